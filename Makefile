@@ -1,0 +1,50 @@
+# Two commands for a fresh machine:  make demo   make test
+# TORCH_INDEX names a package index for torch, where pip's own would bring the large CUDA build.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+
+.PHONY: demo test lint types imports unit bench docs clean
+
+demo: $(VENV)/installed
+	$(BIN)/lcrbnn demo
+
+test: lint types imports unit
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+imports: $(VENV)/installed-dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/installed
+	$(BIN)/python -m bench.retention_step
+
+docs: $(VENV)/installed  # the figures of docs/, from the tables
+	$(BIN)/lcrbnn methods --curves docs/methods.svg
+
+$(VENV)/torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	@touch $@
+
+$(VENV)/installed: $(VENV)/torch pyproject.toml
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What a network costs and how it behaves, from the network itself."""

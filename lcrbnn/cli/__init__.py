@@ -1,0 +1,58 @@
+"""The command line: a file a command, and COMMANDS, which lists them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from lcrbnn import __version__
+from lcrbnn.errors import InputError, choose
+
+# Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
+# loaded only when it is asked for.
+COMMANDS = {
+    "demo": "train a small binary network on digits, with and without retention",
+    "methods": "list the binarisation methods, or draw their curves",
+    "models": "list the networks, with their parameters and operations",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; return its exit code: 0 done, 1 failed, 2 for a user's mistake, 130 interrupted."""
+    try:
+        return _dispatch(list(argv))
+    except InputError as error:
+        print(f"lcrbnn: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lcrbnn: interrupted", file=sys.stderr)
+        return 130
+
+
+def run() -> NoReturn:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+        print(f"usage: lcrbnn COMMAND [options]\n\ncommands:\n{rows}\n\nlcrbnn COMMAND --help tells more; lcrbnn --version")
+        return 0
+    if argv[0] == "--version":
+        print(f"lcrbnn {__version__}")
+        return 0
+    summary = choose(COMMANDS, argv[0], "command")
+    command = import_module(f"lcrbnn.cli.{argv[0]}")
+    parser = _Parser(prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    command.add_arguments(parser)
+    return command.execute(parser.parse_args(argv[1:]))

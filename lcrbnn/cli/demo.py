@@ -1,0 +1,31 @@
+"""`lcrbnn demo`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lcrbnn.errors import InputError, number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the demo."""
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the figure")
+    parser.add_argument("--weight", type=float, default=1.0, help="lambda of the run with retention")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each kind")
+    parser.add_argument("--epochs", type=int, default=15, help="passes over the digits")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Check the options, train, print the table."""
+    number(args.weight, "--weight", low=1e-9)
+    number(args.seeds, "--seeds", low=1, whole=True)
+    number(args.epochs, "--epochs", low=1, whole=True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out must be a folder that can be written; {args.out}: {error.strerror}") from None
+    from lcrbnn.study.demo import run_demo
+
+    print(run_demo(args.out, weight=args.weight, seeds=args.seeds, epochs=args.epochs))
+    return 0

@@ -1,0 +1,80 @@
+"""`binarize`: turn the convolutions and linear layers of any network binary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError
+from lcrbnn.layers import BinaryConv2d, BinaryLinear, fit
+from lcrbnn.methods import Method
+from lcrbnn.methods import method as find_method
+
+
+def binarize(
+    model: nn.Module,
+    method: str | Method = "irnet",
+    *,
+    bits: str | None = None,
+    skip: Iterable[str] | None = None,
+    padding_value: float = 0.0,
+    example: Tensor | Sequence[int] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Replace every nn.Conv2d and nn.Linear of `model` by its binary twin, in place, and return the model.
+
+    The latent weights are the given ones (the same parameters: an optimiser made before goes on working). Subclasses
+    are left alone. `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it the first
+    and the last layer, in order of registration, stay real. `example`, a batch or its shape, is needed by xnor++.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
+    >>> print(binarize(net, "irnet")[2])
+    BinaryConv2d(8, 8, kernel_size=(3, 3), stride=(1, 1), irnet 1/1)
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"binarize takes a torch.nn.Module; got {type(model).__name__}")
+    chosen = find_method(method, bits, **options)
+    found = {name: m for name, m in model.named_modules() if type(m) in (nn.Conv2d, nn.Linear)}
+    if "" in found:
+        raise InputError("the model is a single layer; make it a BinaryConv2d or BinaryLinear directly")
+    kept = _kept(list(found), skip)
+    twins = {name: _twin(name, layer, chosen, padding_value) for name, layer in found.items() if name not in kept}
+    if not twins:
+        raise InputError(f"nothing to binarise: of {len(found)} convolutions and linear layers, {len(kept)} are to stay real")
+    replaced = {found[name]: twin for name, twin in twins.items()}
+    for parent in list(model.modules()):
+        for child_name, child in list(parent._modules.items()):  # named_children would pass over a layer's second name
+            if child in replaced:
+                setattr(parent, child_name, replaced[child])
+    if example is not None:
+        fit(model, example)
+    return model
+
+
+def _kept(names: list[str], skip: Iterable[str] | None) -> set[str]:
+    if skip is None:
+        return {names[0], names[-1]} if names else set()
+    if isinstance(skip, str):
+        raise InputError(f"skip is a list of names; got the single text {skip!r}")
+    kept = set()
+    for pattern in skip:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            raise InputError(f"skip names {pattern!r}, which is no convolution or linear layer of the model; there are {', '.join(names)}")
+        kept.update(matches)
+    return kept
+
+
+def _twin(name: str, layer: nn.Module, chosen: Method, padding_value: float) -> nn.Module:
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        raise InputError(f"layer {name!r} carries forward hooks, which its binary twin would lose; remove them or skip it")
+    try:
+        if isinstance(layer, nn.Conv2d):
+            return BinaryConv2d.of(layer, chosen, padding_value)
+        assert isinstance(layer, nn.Linear)
+        return BinaryLinear.of(layer, chosen)
+    except InputError as error:
+        raise InputError(f"layer {name!r} cannot be made binary: {error}") from None

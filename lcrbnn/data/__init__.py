@@ -1,0 +1,5 @@
+"""Data sets, as arrays."""
+
+from lcrbnn.data.digits import Split, load_digits
+
+__all__ = ["Split", "load_digits"]

@@ -1,0 +1,44 @@
+"""A user's mistake is one kind of error: a sentence that says what came, what was possible, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class InputError(ValueError):
+    """Something from outside is wrong. The message is the whole explanation; the command line exits with 2 on it."""
+
+
+def choose(table: Mapping[str, T], name: object, what: str) -> T:
+    """Return `table[name]`; otherwise say which names there are (and the nearest one)."""
+    if isinstance(name, str) and name in table:
+        return table[name]
+    raise InputError(f"no {what} is called {name!r}; {_possible(name, table)}")
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise on the first name in `given` that `known` does not hold."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise InputError(f"no {what} is called {name!r}; {_possible(name, known)}")
+
+
+def number(value: Any, name: str, *, low: float, high: float = float("inf"), whole: bool = False) -> None:
+    """Raise unless `value` is a number (whole if asked) in [low, high]."""
+    kind = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+        word = "a whole number" if whole else "a number"
+        bounds = f"of at least {low}" if high == float("inf") else f"from {low} to {high}"
+        raise InputError(f"{name} must be {word} {bounds}; got {value!r}")
+
+
+def _possible(name: object, known: Iterable[str]) -> str:
+    names = list(known)
+    near = get_close_matches(name, names, 1) if isinstance(name, str) else []
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"there are {', '.join(names)}{hint}" if names else "there are none"

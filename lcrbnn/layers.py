@@ -1,0 +1,253 @@
+"""Binary layers: they multiply signs by signs, and scale afterwards, so that the integer sums of an engine exist here too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError, number
+from lcrbnn.methods import Binary, Method
+from lcrbnn.methods import method as find_method
+
+
+class BinaryLayer(nn.Module):
+    """What both binary layers share: a latent weight, two binarizers, and how their outcomes combine."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    method: Method
+
+    def _install(self, chosen: Method, channels: int) -> None:
+        # After nn.Conv2d / nn.Linear made the weight: methods size themselves from it.
+        self.method = chosen
+        self.weight_binarizer = chosen.weight_binarizer(self.weight)
+        self.input_binarizer = chosen.activation_binarizer(channels)
+        self.to(self.weight.device, self.weight.dtype)
+        self.use_latent = False  # see latent_weights()
+
+    def initialize(self) -> None:
+        """Give the latent weight the start of the method, where the method has one of its own."""
+        with torch.no_grad():
+            self.weight_binarizer.initialize(self.weight)
+
+    def _weight(self) -> Binary:
+        if self.use_latent:
+            return Binary(self.weight_binarizer.latent(self.weight))
+        return self.weight_binarizer(self.weight)
+
+    def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
+        raise InputError(f"{type(self).__name__} is not a layer of its own: use BinaryConv2d or BinaryLinear")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Binarise weight and input, multiply, scale, add the bias."""
+        w = self._weight()
+        if self.input_binarizer is None:
+            y = self._multiply(x, w.signs, getattr(self, "padding_value", 0.0))
+        else:
+            y = self._combine(self.input_binarizer(x), w)
+        if w.scale is not None:
+            y = y * _fitting(w.scale, y)
+        if self.bias is None:
+            return y
+        return y + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))
+
+    def _combine(self, a: Binary, w: Binary) -> Tensor:
+        assert self.input_binarizer is not None
+        border = self.input_binarizer.padding_sign(getattr(self, "padding_value", 0.0))
+        if a.bases > 1:
+            assert a.scale is not None
+            y = self._multiply(a.signs.flatten(0, 1), w.signs, border)
+            y = (y.unflatten(0, (a.bases, -1)) * a.scale).sum(0)
+        else:
+            y = self._multiply(a.signs, w.signs, border)
+            y = y if a.scale is None else y * a.scale
+        if a.offset is not None:  # the border was padded in the signs' own terms, so the offset sees every tap
+            y = y + a.offset * w.signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
+        return y
+
+
+class BinaryConv2d(BinaryLayer, nn.Conv2d):
+    """A 2-d convolution with a binary weight, and binary inputs unless the method's bits say 1/32.
+
+    As nn.Conv2d, without a bias by default. `padding_value` is what stands outside the image: 0 as in all published
+    codes (a third level beside -1 and +1), or -1 or +1, which keep the border binary.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = False,
+        padding_mode: str = "zeros",
+        *,
+        method: str | Method,
+        padding_value: float = 0.0,
+        **factory: Any,
+    ) -> None:
+        """Make a fresh layer, with the method's own start of the weight where it has one."""
+        nn.Conv2d.__init__(
+            self, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, **factory
+        )
+        self._set_padding_value(padding_value)
+        self._install(find_method(method), in_channels)
+        self.initialize()
+
+    @classmethod
+    def of(cls, conv: nn.Conv2d, chosen: Method, padding_value: float = 0.0) -> BinaryConv2d:
+        """The binary layer with the weight (the same parameter) and settings of an ordinary convolution."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.__dict__.update({k: v for k, v in conv.__dict__.items() if k not in layer.__dict__})
+        layer.register_parameter("weight", conv.weight)
+        layer.register_parameter("bias", conv.bias)
+        layer._set_padding_value(padding_value)
+        layer._install(chosen, conv.in_channels)
+        return layer.train(conv.training)
+
+    def _set_padding_value(self, value: float) -> None:
+        number(value, "padding_value", low=-1, high=1)
+        self.padding_value = float(value)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output for an input of this height and width."""
+        left, right, top, bottom = self._reversed_padding_repeated_twice
+        return (
+            (height + top + bottom - self.dilation[0] * (self.kernel_size[0] - 1) - 1) // self.stride[0] + 1,
+            (width + left + right - self.dilation[1] * (self.kernel_size[1] - 1) - 1) // self.stride[1] + 1,
+        )
+
+    def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
+        if self.padding_mode == "zeros" and padding_sign == 0:
+            return F.conv2d(x, signs, None, self.stride, self.padding, self.dilation, self.groups)
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        value = padding_sign if mode == "constant" else None
+        x = F.pad(x, self._reversed_padding_repeated_twice, mode=mode, value=value)
+        return F.conv2d(x, signs, None, self.stride, 0, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        """The settings of the convolution, the method and its bits."""
+        border = "" if self.padding_value == 0 else f", padding_value={self.padding_value:g}"
+        return f"{nn.Conv2d.extra_repr(self)}{border}, {_label(self.method)}"
+
+
+class BinaryLinear(BinaryLayer, nn.Linear):
+    """A linear layer with a binary weight, and binary inputs unless the method's bits say 1/32; no bias by default."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = False, *, method: str | Method, **factory: Any
+    ) -> None:
+        """Make a fresh layer, with the method's own start of the weight where it has one."""
+        nn.Linear.__init__(self, in_features, out_features, bias, **factory)
+        self._install(find_method(method), in_features)
+        self.initialize()
+
+    @classmethod
+    def of(cls, linear: nn.Linear, chosen: Method) -> BinaryLinear:
+        """The binary layer with the weight (the same parameter) of an ordinary linear layer."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.in_features, layer.out_features = linear.in_features, linear.out_features
+        layer.register_parameter("weight", linear.weight)
+        layer.register_parameter("bias", linear.bias)
+        layer._install(chosen, linear.in_features)
+        return layer.train(linear.training)
+
+    def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
+        return F.linear(x, signs)
+
+    def extra_repr(self) -> str:
+        """The settings of the layer, the method and its bits."""
+        return f"{nn.Linear.extra_repr(self)}, {_label(self.method)}"
+
+
+def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
+    """The binary layers of a model with their names, in the order of registration."""
+    for name, module in model.named_modules():
+        if isinstance(module, BinaryLayer):
+            yield name, module
+
+
+def advance(model: nn.Module, progress: float) -> None:
+    """Tell every binarizer how far training is: epoch / epochs. Repeatable; nothing happens in models without any."""
+    number(progress, "progress", low=0, high=1)
+    for _, layer in binary_layers(model):
+        layer.weight_binarizer.advance(progress)
+        if layer.input_binarizer is not None:
+            layer.input_binarizer.advance(progress)
+
+
+def start_epoch(model: nn.Module) -> None:
+    """Do what methods do once an epoch (RBNN turns its rotations). Call it once, before the first step of the epoch."""
+    for _, layer in binary_layers(model):
+        layer.weight_binarizer.start_epoch(layer.weight)
+
+
+def project(model: nn.Module) -> None:
+    """Put latent weights back where their methods keep them (XNOR-Net centres and clamps). Call it after each step."""
+    for _, layer in binary_layers(model):
+        layer.weight_binarizer.project(layer.weight)
+
+
+def fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:
+    """Tell every layer the size of its output, by running an example (a batch, or its shape) through the model once.
+
+    Only methods with a scale for each output position (xnor++) need it; the model is left in the mode it was in, and
+    its batch-norm statistics are not touched.
+    """
+    images = example if isinstance(example, Tensor) else torch.zeros(*example)
+    weight = next(iter(model.parameters()), images)
+    images = images.to(weight.device, weight.dtype)
+
+    def tell(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, BinaryConv2d)
+        layer.weight_binarizer.fit(layer.output_size(*args[0].shape[-2:]))
+        layer.weight_binarizer.to(layer.weight.device, layer.weight.dtype)
+
+    hooks = [m.register_forward_pre_hook(tell) for m in model.modules() if isinstance(m, BinaryConv2d)]
+    training = {m: m.training for m in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in training.items():
+            module.training = mode
+
+
+@contextmanager
+def latent_weights(model: nn.Module) -> Iterator[None]:
+    """Inside, binary layers multiply by the real tensor that their method takes the sign of."""
+    layers = [layer for _, layer in binary_layers(model)]
+    for layer in layers:
+        layer.use_latent = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.use_latent = False
+
+
+def _label(chosen: Method) -> str:
+    return f"{chosen.name} 1/{chosen.chosen_bits}"
+
+
+def _fitting(scale: Tensor, y: Tensor) -> Tensor:
+    # A scale for each output position fixes the image size; broadcasting would hide some mistakes and garble others.
+    if scale.dim() == 3 and any(s not in (1, n) for s, n in zip(scale.shape[1:], y.shape[-2:], strict=True)):
+        raise InputError(
+            f"this layer learned a scale for outputs of {tuple(scale.shape[1:])} and gets one of {tuple(y.shape[-2:])}: "
+            "its network takes images of one size"
+        )
+    return scale

@@ -1,0 +1,39 @@
+"""The temperature of a surrogate gradient that sharpens over training (IR-Net's error decay estimator, RBNN's)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError
+
+
+def temperature(progress: float, t_min: float, t_max: float) -> tuple[float, float]:
+    """Return (t, k) at progress = epoch / epochs: t goes from t_min to t_max, log-linear, and k = max(1/t, 1)."""
+    t = 10 ** (math.log10(t_min) + (math.log10(t_max) - math.log10(t_min)) * progress)
+    return t, max(1 / t, 1.0)
+
+
+class Annealing(nn.Module):
+    """Holds t and k as buffers, so that a compiled step sees them change."""
+
+    t: Tensor
+    k: Tensor
+
+    def __init__(self, t_min: float, t_max: float) -> None:
+        """Start at progress 0."""
+        super().__init__()
+        if not 0 < t_min <= t_max:
+            raise InputError(f"the temperatures need 0 < t_min <= t_max; got {t_min!r} and {t_max!r}")
+        self.t_min, self.t_max = t_min, t_max
+        t, k = temperature(0.0, t_min, t_max)
+        self.register_buffer("t", torch.tensor(t))
+        self.register_buffer("k", torch.tensor(k))
+
+    def advance(self, progress: float) -> None:
+        """Move t and k to where the schedule has them at this progress."""
+        t, k = temperature(progress, self.t_min, self.t_max)
+        self.t.fill_(t)
+        self.k.fill_(k)

@@ -1,0 +1,172 @@
+"""What a binarisation method is: two binarizers, one for weights and one for activations, and a row that names them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError, refuse_unknown
+from lcrbnn.methods.annealing import Annealing
+
+
+class Binary(NamedTuple):
+    """Two-level numbers: the tensor meant is `signs * scale + offset`, summed over the bases.
+
+    signs   exactly -1 or +1 (gradient flows through it). With `bases` > 1 a leading axis of that length.
+    scale   None means 1. Of activations: a scalar, or one number a sample; with bases, a leading axis of that length.
+            Of weights: it broadcasts over the *output* of the layer, (out, 1, 1) for a convolution, so that a layer
+            multiplies signs by signs and scales afterwards.
+    offset  None means 0. Activations only; a scalar.
+    """
+
+    signs: Tensor
+    scale: Tensor | None = None
+    offset: Tensor | None = None
+    bases: int = 1
+
+    def value(self) -> Tensor:
+        """The activations meant, as one real tensor (for weights see `scale`)."""
+        meant = self.signs if self.scale is None else self.signs * self.scale
+        meant = meant.sum(0) if self.bases > 1 else meant
+        return meant if self.offset is None else meant + self.offset
+
+
+class Binarizer(nn.Module):
+    """Turns one real tensor into a Binary. A method overrides `forward`, and seldom anything else."""
+
+    def forward(self, x: Tensor) -> Binary:
+        """Binarise x."""
+        raise InputError(f"{type(self).__name__} does not say how it binarises: it needs a forward method")
+
+    def advance(self, progress: float) -> None:
+        """Hear how far training is, in [0, 1]. A pure function of progress: telling it twice changes nothing."""
+        for child in self.children():
+            if isinstance(child, Annealing):
+                child.advance(progress)
+
+
+class WeightBinarizer(Binarizer):
+    """Binarises the latent weight of one layer, shape (out, in, kh, kw) or (out, in)."""
+
+    needs_fit: bool = False  # whether `fit` must be called before the first forward pass
+
+    def __init__(self, weight: Tensor) -> None:
+        """Size parameters and buffers from the layer's latent weight; keep no reference to it."""
+        super().__init__()
+
+    def latent(self, weight: Tensor) -> Tensor:
+        """The real tensor whose sign is taken, of the shape of `weight` (what binarising approximates)."""
+        return weight
+
+    def initialize(self, weight: Tensor) -> None:
+        """Overwrite a fresh latent weight if the method starts from values of its own (never called on given ones)."""
+
+    def start_epoch(self, weight: Tensor) -> None:
+        """Do what happens once an epoch, at its start. Not repeatable, unlike `advance`."""
+
+    def project(self, weight: Tensor) -> None:
+        """Put the latent weight back where the method keeps it; called after each optimiser step."""
+
+    def fit(self, output: tuple[int, ...]) -> None:
+        """Hear the spatial size of the layer's output, once, before the first forward pass."""
+
+
+class ActivationBinarizer(Binarizer):
+    """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""
+
+    bits: int = 1
+
+    def __init__(self, channels: int) -> None:
+        """Size parameters from the number of input channels."""
+        super().__init__()
+
+    def padding_sign(self, value: float) -> float:
+        """The number that stands for the real padding value among the signs."""
+        return value
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of METHODS, or one with bits and options chosen: how a layer gets its two binarizers."""
+
+    name: str
+    paper: str
+    summary: str
+    weight: Callable[..., WeightBinarizer]
+    activation: Callable[..., ActivationBinarizer]
+    activation_bits: tuple[int, ...] = (1, 32)  # what the row can do, its own first; 32 leaves activations real
+    weights_only: Mapping[str, Any] = field(default_factory=dict)  # option defaults that differ with real activations
+    alike: str = ""  # why this row shares forward and gradient with another, where it does
+    bits: int | None = None  # the activation bits chosen; None means the row's own
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chosen_bits(self) -> int:
+        """Bits of an activation: 1, a few, or 32 for real ones."""
+        return self.activation_bits[0] if self.bits is None else self.bits
+
+    def configure(self, bits: str | None = None, **options: Any) -> Method:
+        """Choose `bits`, "weights/activations" as in the paper's tables, and the options of the binarizers."""
+        refuse_unknown(options, self.option_names(), f"option of {self.name}")
+        chosen = self.bits if bits is None else self._parse(bits)
+        return replace(self, bits=chosen, options={**self.options, **options})
+
+    def option_names(self) -> list[str]:
+        """The keyword options that the binarizers of this method take."""
+        return sorted({*_keywords(self.weight), *_keywords(self.activation)} - {"bits"})
+
+    def weight_binarizer(self, weight: Tensor) -> WeightBinarizer:
+        """A binarizer for this latent weight."""
+        return self.weight(weight, **self._options_for(self.weight))
+
+    def activation_binarizer(self, channels: int) -> ActivationBinarizer | None:
+        """A binarizer for inputs of so many channels; None leaves them real."""
+        if self.chosen_bits == 32:
+            return None
+        wanted = self._options_for(self.activation)
+        if "bits" in _keywords(self.activation):
+            wanted["bits"] = self.chosen_bits
+        return self.activation(channels, **wanted)
+
+    def _options_for(self, make: Callable[..., Any]) -> dict[str, Any]:
+        values = {**(self.weights_only if self.chosen_bits == 32 else {}), **self.options}
+        return {name: value for name, value in values.items() if name in _keywords(make)}
+
+    def _parse(self, bits: str) -> int:
+        possible = [f"1/{b}" for b in self.activation_bits]
+        if bits not in possible:
+            raise InputError(f"{self.name} has no bit width {bits!r} (weights/activations); there are {', '.join(possible)}")
+        return int(bits.split("/")[1])
+
+
+def _keywords(make: Callable[..., Any]) -> set[str]:
+    return {p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+def per_output(scale: Tensor, weight: Tensor) -> Tensor:
+    """Shape one number a filter, (out,), so that it broadcasts over the layer's output."""
+    return scale.reshape(-1, *[1] * (weight.dim() - 2))
+
+
+def per_filter(scale: Tensor, weight: Tensor) -> Tensor:
+    """Shape one number a filter, (out,), so that it broadcasts over the weight."""
+    return scale.reshape(-1, *[1] * (weight.dim() - 1))
+
+
+def mean_magnitude(weight: Tensor) -> Tensor:
+    """The mean |w| of each filter, (out,)."""
+    return weight.abs().flatten(1).mean(1)
+
+
+def standardize_filters(weight: Tensor) -> Tensor:
+    """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0."""
+    if weight[0].numel() < 2:
+        raise InputError(f"this method standardises each filter, and a weight of shape {tuple(weight.shape)} has one number a filter")
+    flat = weight.flatten(1)
+    spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
+    return ((flat - mean) / spread.clamp_min(1e-5)).view_as(weight)

@@ -1,0 +1,69 @@
+"""Residual networks from a plan: depth, width, block, activation, shortcut, stem and head are data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from lcrbnn.layers import BinaryLayer
+from lcrbnn.methods import Method
+from lcrbnn.models.blocks import ACTIVATIONS, BLOCKS
+from lcrbnn.models.network import Network
+
+
+@dataclass(frozen=True)
+class ResNetPlan:
+    """Everything that decides a residual network's shape; text fields name rows of the tables beside them."""
+
+    depths: tuple[int, ...]  # blocks a stage
+    widths: tuple[int, ...]  # channels a stage
+    block: str  # BLOCKS
+    activation: str  # ACTIVATIONS
+    shortcut: str  # SHORTCUTS
+    stem: str  # STEMS
+    norm_head: bool  # batch norm between the pool and the classifier
+    kaiming: bool  # kaiming_normal_ (fan_in) on convolutions and classifier; otherwise PyTorch's own start
+
+
+def _conv3(cin: int, cout: int, activation: str) -> list[nn.Module]:
+    return [nn.Conv2d(cin, cout, 3, 1, 1, bias=False), nn.BatchNorm2d(cout)]
+
+
+def _conv7(cin: int, cout: int, activation: str) -> list[nn.Module]:
+    return [nn.Conv2d(cin, cout, 7, 2, 3, bias=False), nn.BatchNorm2d(cout)]
+
+
+STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
+    "conv3": _conv3,
+    "conv3-act": lambda cin, cout, act: [*_conv3(cin, cout, act), ACTIVATIONS[act](cout)],
+    "conv7-pool": lambda cin, cout, act: [*_conv7(cin, cout, act), nn.MaxPool2d(3, 2, 1)],
+    "conv7-act-pool": lambda cin, cout, act: [*_conv7(cin, cout, act), ACTIVATIONS[act](cout), nn.MaxPool2d(3, 2, 1)],
+}
+
+
+def build_resnet(plan: ResNetPlan, method: Method | None, classes: int, in_channels: int) -> Network:
+    """The network of the plan, freshly initialised."""
+    stages, cin = [], plan.widths[0]
+    for i, (depth, width) in enumerate(zip(plan.depths, plan.widths, strict=True)):
+        blocks = []
+        for j in range(depth):
+            stride = 2 if i > 0 and j == 0 else 1
+            blocks.append(BLOCKS[plan.block](cin, width, stride, method, plan.activation, plan.shortcut))
+            cin = width
+        stages.append(nn.Sequential(*blocks))
+    head = nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)) if plan.norm_head else nn.Linear(cin, classes)
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net = Network(nn.Sequential(*STEMS[plan.stem](in_channels, plan.widths[0], plan.activation)), stages, pool, head)
+    if plan.kaiming:
+        _start_kaiming(net)
+    return net
+
+
+def _start_kaiming(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, BinaryLayer):
+            module.initialize()

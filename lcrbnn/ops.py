@@ -1,0 +1,74 @@
+"""The sign with a side for zero, and the made-up gradients that let a network learn through it.
+
+A slope is a function `slope(x, p, q)` that returns what backward uses for d sign / dx; `p` and `q` are tensors that it
+may need (an annealing state, a filter's scale) or None. They are tensors, not numbers, so that a compiled or captured
+training step does not change when a schedule moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Slope = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+
+
+def sign(x: Tensor) -> Tensor:
+    """Return -1 where x < 0, otherwise +1, in the dtype of x. Zero and minus zero are +1; so is NaN."""
+    return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+
+
+def straight(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
+    """The straight-through slope: 1 everywhere, times p if there is one."""
+    return torch.ones_like(x) if p is None else p.expand_as(x)
+
+
+def clip_closed(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
+    """1 where |x| <= 1, else 0, times p if there is one."""
+    inside = (x.abs() <= 1).to(x.dtype)
+    return inside if p is None else inside * p
+
+
+def clip_open(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
+    """1 where |x| < 1, else 0."""
+    return (x.abs() < 1).to(x.dtype)
+
+
+def triangle(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
+    """Bi-Real's ApproxSign slope: 2 - 2|x| where |x| < 1, else 0."""
+    return (2 - 2 * x.abs()).clamp_min(0)
+
+
+def tanh_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
+    """IR-Net's error decay estimator: k t (1 - tanh(t x)^2)."""
+    assert t is not None and k is not None
+    return k * t * (1 - torch.tanh(t * x).square())
+
+
+def tent_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
+    """RBNN's slope: k max(0, sqrt(2) t - t^2 |x|)."""
+    assert t is not None and k is not None
+    return k * (math.sqrt(2) * t - t * t * x.abs()).clamp_min(0)
+
+
+class _SurrogateSign(torch.autograd.Function):
+    # Exactly these five arguments: torch.compile traces a fixed arity, not *args.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: Slope, p: Tensor | None, q: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, p, q)
+        ctx.slope = slope
+        return sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        x, p, q = ctx.saved_tensors
+        return grad * ctx.slope(x, p, q), None, None, None
+
+
+def surrogate_sign(x: Tensor, slope: Slope, p: Tensor | None = None, q: Tensor | None = None) -> Tensor:
+    """Return sign(x), exactly +-1, whose gradient is `slope(x, p, q)`; nothing flows to p and q."""
+    return _SurrogateSign.apply(x, slope, p, q)

@@ -1,0 +1,124 @@
+"""Reading maps out of a running network: hooks on modules, one mechanism for our own networks and for foreign ones.
+
+A point is the input or output of a named module. The hooks note the tensor that passes each point and, where a binary
+layer binarises that very tensor, what it became: the layer's sign is shared, never computed again. Everything happens
+inside the forward pass, so that torch.compile traces it with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from lcrbnn import ops
+from lcrbnn.errors import InputError, refuse_unknown
+from lcrbnn.layers import binary_layers
+from lcrbnn.methods import ActivationBinarizer, Binary
+
+
+class Point(NamedTuple):
+    """The input ("in") or output ("out") of a named module."""
+
+    module: str
+    side: str
+
+
+Span = tuple[Point, Point]  # a front and a back point: one retention matrix
+
+
+def across(names: Sequence[str]) -> list[Span]:
+    """From the input to the output of each named module: blocks (Eq. 10)."""
+    return [(Point(name, "in"), Point(name, "out")) for name in names]
+
+
+def between(names: Sequence[str]) -> list[Span]:
+    """From the input of each named module to that of the next: layers, adjacent maps (Eq. 8)."""
+    return [(Point(a, "in"), Point(b, "in")) for a, b in zip(names, names[1:], strict=False)]
+
+
+@dataclass
+class Maps:
+    """What one forward pass showed."""
+
+    inputs: tuple[Any, ...] = ()  # the positional arguments of the model
+    keywords: dict[str, Any] = field(default_factory=dict)
+    real: dict[Point, Tensor] = field(default_factory=dict)
+    binary: dict[Point, Binary] = field(default_factory=dict)
+
+    def binarised(self, point: Point, *, weights_only: bool) -> Tensor:
+        """The map as the next binary layer binarises it; where none does, its sign with a clipped gradient.
+
+        In a network of binary weights and real activations no map is binarised anywhere, and it is the map itself.
+        """
+        if point in self.binary:
+            return self.binary[point].value()
+        return self.real[point] if weights_only else ops.surrogate_sign(self.real[point], ops.clip_closed)
+
+
+class Capture:
+    """Hooks on a model that keep the maps of its latest forward pass at the given points, until taken or closed."""
+
+    def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
+        """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
+        self.maps = Maps()
+        self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
+        modules = dict(model.named_modules())
+        refuse_unknown([p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}")
+        for point in dict.fromkeys(points):
+            module = modules[point.module]
+            if point.side == "in":
+                self._hooks.append(module.register_forward_pre_hook(self._note_input(point), with_kwargs=True))
+            else:
+                self._hooks.append(module.register_forward_hook(self._note_output(point)))
+        if signs:
+            for module in modules.values():
+                if isinstance(module, ActivationBinarizer):
+                    self._hooks.append(module.register_forward_hook(self._note_binary))
+
+    def take(self) -> Maps:
+        """Hand over the maps of the latest pass, and forget them."""
+        maps, self.maps = self.maps, Maps()
+        return maps
+
+    def close(self) -> None:
+        """Remove all hooks and forget the maps; calling it again does nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.maps = Maps()
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.maps = Maps(args, kwargs)
+
+    def _note_input(self, point: Point) -> Any:
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.maps.real[point] = _tensor(args[0] if args else next(iter(kwargs.values()), None), point)
+
+        return note
+
+    def _note_output(self, point: Point) -> Any:
+        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            self.maps.real[point] = _tensor(output, point)
+
+        return note
+
+    def _note_binary(self, module: nn.Module, args: tuple[Tensor, ...], output: Binary) -> None:
+        for point, x in self.maps.real.items():
+            if x is args[0]:
+                self.maps.binary[point] = output
+
+
+def weights_only(model: nn.Module) -> bool:
+    """Whether the model has binary layers, and none of them binarises its input (1/32)."""
+    layers = [layer for _, layer in binary_layers(model)]
+    return bool(layers) and all(layer.input_binarizer is None for layer in layers)
+
+
+def _tensor(x: Any, point: Point) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    word = {"in": "takes", "out": "returns"}[point.side]
+    raise InputError(f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module")

@@ -1,0 +1,191 @@
+"""Retention matrices: how the maps before and after a layer or block correlate, as operators that are never formed.
+
+A retention matrix RM is symmetric and positive semi-definite. Each form gives it in two ways: `small`, a matrix that
+power iteration can use again and again, formed once without a graph; and `quadratic`, the number u^T RM v for given
+vectors, by thin products with the maps themselves, through which gradient flows at the cost of reading the maps.
+
+    batch    Eq. 8: RM = G^T G, G = A_front^T A_back, an N x N matrix over the batch (A is d x N, a column a sample)
+    square   Eq. 9: RM = A_back^T A_back, N x N; the front map plays no part
+    channel  the official code: a sample at a time, RM = R R^T, R = front back^T / pixels, channels x channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lcrbnn.errors import InputError
+
+_TINY = 1e-12  # a norm below it is that of a constant or empty map, which has no direction
+
+
+def align(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    """Bring a front map to the shape of the back map: average-pool its pixels, pad channels with zeros on both sides.
+
+    (n, c1, h1, w1), (n, c2, h2, w2) -> both (n, max(c1, c2), h2, w2). Where the back map has fewer channels, it is the one
+    that is padded. Maps of a linear layer, (n, d1) and (n, d2), are padded only.
+    """
+    front = pool(front, back)
+    width = max(front.shape[1], back.shape[1])
+    return _pad(front, width), _pad(back, width)
+
+
+def pool(front: Tensor, back: Tensor) -> Tensor:
+    """Average-pool the front map to the pixels of the back map; channels stay."""
+    if front.dim() != back.dim() or front.dim() not in (2, 4) or front.shape[0] != back.shape[0]:
+        raise InputError(
+            "retention compares two maps of one batch, (n, c, h, w) or (n, d); "
+            f"got shapes {tuple(front.shape)} and {tuple(back.shape)}"
+        )
+    if front.dim() == 2 or front.shape[2:] == back.shape[2:]:
+        return front
+    return F.adaptive_avg_pool2d(front, back.shape[2:])
+
+
+def _pad(x: Tensor, width: int) -> Tensor:
+    missing = width - x.shape[1]
+    if missing == 0:
+        return x
+    before = missing // 2
+    return F.pad(x, (*[0] * (2 * (x.dim() - 2)), before, missing - before))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A map as a row a sample, (n, d), each row scaled by `inverse`, (n, 1), if there is one."""
+
+    x: Tensor
+    inverse: Tensor | None
+
+    def gram(self, other: Rows) -> Tensor:
+        """Inner products of all rows with all rows of the other, (n, n)."""
+        product = self.x @ other.x.mT
+        product = product if self.inverse is None else product * self.inverse
+        return product if other.inverse is None else product * other.inverse.mT
+
+    def times(self, z: Tensor) -> Tensor:
+        """Rows times columns, (n, d) @ (d, k)."""
+        y = self.x @ z
+        return y if self.inverse is None else y * self.inverse
+
+    def transposed_times(self, v: Tensor) -> Tensor:
+        """The transpose times columns, (d, n) @ (n, k)."""
+        return self.x.mT @ (v if self.inverse is None else v * self.inverse)
+
+    def detach(self) -> Rows:
+        """The same without gradient."""
+        return Rows(self.x.detach(), None if self.inverse is None else self.inverse.detach())
+
+
+def _raw(x: Tensor) -> Rows:
+    return Rows(x, None)
+
+
+def _unit(x: Tensor) -> Rows:
+    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    usable = norm > _TINY
+    return Rows(x, torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0))
+
+
+def _centered(x: Tensor) -> Rows:
+    mean = x.mean(1, keepdim=True)
+    centred = x - mean
+    # Rounding leaves a constant row a little off zero: relative to its size that is no direction.
+    noise = x.detach().abs().amax(1, keepdim=True) * (x.shape[1] ** 0.5 * 1e-6)
+    norm = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+    usable = norm > noise + _TINY
+    return Rows(centred, torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0))
+
+
+# How a sample's map is scaled before it is compared. A row without direction (all zero; constant, if centred) counts 0.
+NORMALIZATIONS: dict[str, Callable[[Tensor], Rows]] = {"raw": _raw, "unit": _unit, "centered": _centered}
+
+
+@dataclass(frozen=True)
+class BatchMatrix:
+    """Eq. 8 (and 10, for a block): RM = G^T G, G = A_front^T A_back over the batch."""
+
+    front: Rows
+    back: Rows
+    squared = True  # `small` is G, to be applied twice
+
+    @classmethod
+    def of(cls, front: Tensor, back: Tensor, normalization: str) -> BatchMatrix:
+        """From two maps of one batch."""
+        front, back = align(front, back)
+        scale = NORMALIZATIONS[normalization]
+        return cls(scale(front.flatten(1)), scale(back.flatten(1)))
+
+    def small(self) -> Tensor:
+        """G, (1, n, n), without a graph."""
+        return self.front.detach().gram(self.back.detach())[None]
+
+    def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
+        """u^T RM v for u, v of shape (1, n) -> (1,)."""
+        both = self.front.times(self.back.transposed_times(torch.cat([u, v]).mT))
+        return (both[:, 0] * both[:, 1]).sum()[None]
+
+
+@dataclass(frozen=True)
+class SquareMatrix:
+    """Eq. 9's form: RM = A_back^T A_back over the batch."""
+
+    back: Rows
+    squared = False  # `small` is RM itself
+
+    @classmethod
+    def of(cls, front: Tensor, back: Tensor, normalization: str) -> SquareMatrix:
+        """From two maps of one batch, of which only the second counts."""
+        return cls(NORMALIZATIONS[normalization](back.flatten(1)))
+
+    def small(self) -> Tensor:
+        """RM, (1, n, n), without a graph."""
+        rows = self.back.detach()
+        return rows.gram(rows)[None]
+
+    def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
+        """u^T RM v for u, v of shape (1, n) -> (1,)."""
+        both = self.back.transposed_times(torch.cat([u, v]).mT)
+        return (both[:, 0] * both[:, 1]).sum()[None]
+
+
+@dataclass(frozen=True)
+class ChannelMatrix:
+    """The official code's form, a matrix a sample: RM = R R^T, R = front back^T / pixels."""
+
+    front: Tensor  # (n, c1, pixels)
+    back: Tensor  # (n, c2, pixels)
+    squared = True
+
+    @classmethod
+    def of(cls, front: Tensor, back: Tensor, normalization: str) -> ChannelMatrix:
+        """From two maps of one batch; the front map is pooled, its channels stay."""
+        front = pool(front, back)
+        return cls(_scaled(front, normalization), _scaled(back, normalization))
+
+    def small(self) -> Tensor:
+        """R^T, (n, c2, c1), without a graph."""
+        return self.back.detach() @ self.front.detach().mT / self.back.shape[2]
+
+    def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
+        """u^T RM v for u, v of shape (n, c1) -> (n,)."""
+        both = self.back @ (self.front.mT @ torch.stack([u, v], dim=2)) / self.back.shape[2]
+        return (both[..., 0] * both[..., 1]).sum(1)
+
+
+def _scaled(x: Tensor, normalization: str) -> Tensor:
+    rows = NORMALIZATIONS[normalization](x.flatten(1))
+    flat = rows.x if rows.inverse is None else rows.x * rows.inverse
+    return flat.reshape(x.shape[0], x.shape[1], -1)
+
+
+Matrix = BatchMatrix | SquareMatrix | ChannelMatrix
+MATRICES: dict[str, Callable[[Tensor, Tensor, str], Matrix]] = {
+    "batch": BatchMatrix.of,
+    "square": SquareMatrix.of,
+    "channel": ChannelMatrix.of,
+}

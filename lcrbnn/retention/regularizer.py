@@ -1,0 +1,225 @@
+"""`Retention`: the Lipschitz-retention loss of any network, in three lines of a user's own training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError, choose, number
+from lcrbnn.layers import binary_layers, latent_weights
+from lcrbnn.models import Network
+from lcrbnn.retention.capture import Capture, Maps, Point, Span, across, between, weights_only
+from lcrbnn.retention.form import Form
+from lcrbnn.retention.loss import COEFFICIENTS, Pair, quantization_error, retention_loss
+from lcrbnn.retention.presets import PRESETS
+from lcrbnn.retention.spectral import random_start
+
+_START = 4096  # numbers drawn for the start of the power iteration; longer vectors repeat them
+
+
+class Retention(nn.Module):
+    """Watches a network's maps and turns them into lambda/2 L_Lip.
+
+        retention = Retention(model, blocks=["layer1", "layer2"])
+        loss = F.cross_entropy(model(images), labels) + retention.loss()   # after each forward pass
+        retention.close()
+
+    form       a preset ("default", "paper", "official") or a Form; further keywords change its fields (weight=4.0)
+    blocks     names of modules, in forward order: a matrix from the input to the output of each (Eq. 10)
+    layers     names of modules, in forward order: a matrix from the input of each to the input of the next (Eq. 8)
+               Without either, a network of this package is measured where the form's `spans` says.
+    teacher    the full-precision network of reference "teacher"; it is put into evaluation mode
+    teacher_blocks   names of its blocks, if they differ
+    seed       of the start vector of the power iteration
+
+    With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked and
+    the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss. Make it before the first
+    call of a compiled model. Network and teacher are not submodules: neither moves or is saved with this module.
+    """
+
+    start: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        form: str | Form = "default",
+        *,
+        blocks: Sequence[str] | None = None,
+        layers: Sequence[str] | None = None,
+        teacher: nn.Module | None = None,
+        teacher_blocks: Sequence[str] | None = None,
+        seed: int = 0,
+        **changes: Any,
+    ) -> None:
+        """Check everything and hook the model."""
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
+        model = _unwrapped(model)
+        self.form = (form if isinstance(form, Form) else choose(PRESETS, form, "preset of the retention loss")).but(**changes)
+        self.spans = _spans(model, self.form, blocks, layers)
+        self.ratios: Tensor | None = None
+        self._model = (model,)  # in a tuple: not a submodule
+        self._weights_only = weights_only(model)
+        self._check_reference(model, teacher)
+        parameter = next(model.parameters(), torch.empty(0))
+        number(seed, "seed", low=0, whole=True)
+        self.register_buffer("start", random_start(_START, seed).to(parameter.device), persistent=False)
+        factors = torch.ones(len(self.spans) + 1, device=parameter.device)
+        self.factors = nn.Parameter(factors) if self.form.scale else None
+        self._capture: Capture | None = None
+        self._teacher: tuple[nn.Module, Capture, list[Span]] | None = None
+        if self.form.weight > 0:
+            self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
+            if teacher is not None:
+                self._teacher = self._watch(_unwrapped(teacher), teacher_blocks)
+
+    def loss(self, weight: float | Tensor | None = None) -> Tensor:
+        """The term to add to the loss of the latest forward pass; `weight` stands in for the form's lambda (a ramp).
+
+        Uses up the maps of that pass. A tensor `weight` lets a compiled step ramp without compiling again.
+        """
+        if self._capture is None:
+            if weight is not None and not (isinstance(weight, int | float) and weight == 0):
+                raise InputError("this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it")
+            return torch.zeros((), device=self.start.device)
+        maps = self._capture.take()
+        missing = [p for p in _points(self.spans) if p not in maps.real]
+        if missing:
+            hint = "call the model before each loss()" if not maps.real else f"module {missing[0].module!r} was not called"
+            raise InputError(f"retention has no maps to compare: {hint}")
+        retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
+        self.ratios = retained.ratios()
+        batch = maps.real[self.spans[0][0]].shape[0]
+        weight = self.form.weight if weight is None else weight
+        total = weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+        if self.form.quantization > 0:
+            latent = [layer.weight for _, layer in binary_layers(self._model[0])]
+            total = total + self.form.quantization * quantization_error(latent)
+        return total
+
+    def close(self) -> None:
+        """Remove all hooks; the model is as it was before."""
+        for capture in (self._capture, self._teacher[1] if self._teacher else None):
+            if capture is not None:
+                capture.close()
+
+    def _binary(self, maps: Maps) -> list[Pair]:
+        def at(point: Point) -> Tensor:
+            if self.form.maps == "real":
+                return maps.real[point]
+            return maps.binarised(point, weights_only=self._weights_only)
+
+        seen = {point: at(point) for point in _points(self.spans)}
+        if self.factors is None:
+            return [(seen[front], seen[back]) for front, back in self.spans]
+        factors = self.factors
+        return [(seen[f] * factors[k], seen[b] * factors[k + 1]) for k, (f, b) in enumerate(self.spans)]
+
+    def _reference(self, maps: Maps) -> list[Pair]:
+        return _pairs(*REFERENCES[self.form.reference](self, maps))
+
+    def _latent(self, maps: Maps) -> tuple[Maps, list[Span]]:
+        return maps, self.spans
+
+    @torch.no_grad()
+    def _weights(self, maps: Maps) -> tuple[Maps, list[Span]]:
+        assert self._capture is not None
+        model = self._model[0]
+        with latent_weights(model), frozen_statistics(model):
+            model(*maps.inputs, **maps.keywords)
+        return self._capture.take(), self.spans
+
+    @torch.no_grad()
+    def _taught(self, maps: Maps) -> tuple[Maps, list[Span]]:
+        assert self._teacher is not None
+        teacher, capture, spans = self._teacher
+        if teacher.training:
+            teacher.eval()
+        teacher(*maps.inputs, **maps.keywords)
+        return capture.take(), spans
+
+    def _watch(self, teacher: nn.Module, names: Sequence[str] | None) -> tuple[nn.Module, Capture, list[Span]]:
+        spans = self.spans if names is None else across(names)
+        if len(spans) != len(self.spans):
+            raise InputError(f"the teacher has {len(spans)} blocks to compare and the model {len(self.spans)}; name as many of each")
+        return teacher.eval(), Capture(teacher, _points(spans), signs=False), spans
+
+    def _check_reference(self, model: nn.Module, teacher: nn.Module | None) -> None:
+        reference, binary = self.form.reference, any(True for _ in binary_layers(model))
+        if reference == "latent" and self.form.maps == "real":
+            raise InputError("reference 'latent' compares maps with what they are binarised to; with maps 'real' the loss is exactly 0")
+        if reference == "latent" and self._weights_only:
+            raise InputError(
+                "reference 'latent' compares activations with their signs, and this network binarises weights only (1/32): "
+                "the loss would be exactly 0; choose reference 'weights' or 'teacher'"
+            )
+        if reference == "weights" and not binary:
+            raise InputError("reference 'weights' runs the network with latent weights, and it has no binary layer of this package")
+        if self.form.quantization > 0 and not binary:
+            raise InputError("the quantisation-error loss needs binary layers of this package, and the network has none")
+        if reference == "teacher" and not isinstance(teacher, nn.Module):
+            raise InputError("reference 'teacher' needs teacher=, a full-precision network")
+        if reference != "teacher" and teacher is not None:
+            raise InputError(f"a teacher is given, and the form's reference is {reference!r}; say reference='teacher'")
+
+
+REFERENCES = {"latent": Retention._latent, "weights": Retention._weights, "teacher": Retention._taught}
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def _spans(model: nn.Module, form: Form, blocks: Sequence[str] | None, layers: Sequence[str] | None) -> list[Span]:
+    given = [n for n in (blocks, layers) if n is not None]
+    if len(given) == 2:
+        raise InputError("name blocks or layers, not both")
+    if given:
+        names = given[0]
+        if isinstance(names, str):
+            raise InputError(f"blocks and layers are lists of names; got the single text {names!r}")
+        spans = across(names) if blocks is not None else between(names)
+        if not spans:
+            raise InputError(f"retention needs at least {'one block' if blocks is not None else 'two layers'}; got {list(names)!r}")
+        return spans
+    if not isinstance(model, Network):
+        raise InputError(f"{type(model).__name__} is not a network of this package: name its blocks, blocks=[...]")
+    return SPANS[form.spans](model)
+
+
+SPANS = {
+    "layers": lambda net: between(net.chain),
+    "blocks": lambda net: across(net.blocks),
+    "stages": lambda net: across(net.stages[1:]),
+}
+
+
+def _points(spans: Sequence[Span]) -> list[Point]:
+    return list(dict.fromkeys(point for span in spans for point in span))
+
+
+def _pairs(maps: Maps, spans: Sequence[Span]) -> list[Pair]:
+    return [(maps.real[front].detach(), maps.real[back].detach()) for front, back in spans]
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    # torch.compile and DistributedDataParallel wrap the network that carries the names.
+    for wrapper in ("_orig_mod", "module"):
+        inner = getattr(model, wrapper, None)
+        if isinstance(inner, nn.Module) and type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+            return _unwrapped(inner)
+    return model

@@ -1,0 +1,53 @@
+"""Figures: one look for all of them, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lcrbnn.errors import InputError
+
+# Okabe and Ito's colours, which the colour-blind can tell apart.
+BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
+
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "legend.frameon": False,
+    "svg.hashsalt": "lcrbnn",  # the same figure gives the same file
+}
+
+
+@contextmanager
+def drawing(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
+    """Give a figure and its array of axes, (rows, columns), sized in inches; write it to `path` if the body succeeds.
+
+    The kind of file follows its name: png, svg or pdf.
+    """
+    kind = path.suffix.lstrip(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("a figure needs matplotlib, which is not installed here") from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"a figure cannot be written to {path}: {error.strerror}") from None
+    with rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False)
+        part = path.with_name(path.name + ".part")
+        try:
+            figure.savefig(part, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            part.replace(path)
+        except OSError as error:
+            raise InputError(f"a figure cannot be written to {path}: {error.strerror}") from None

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import lcrbnn
+from lcrbnn.errors import InputError
+from lcrbnn.layers import BinaryConv2d, BinaryLinear, advance, fit, latent_weights, project, start_epoch
+from lcrbnn.methods import METHODS, Method, method
+
+EVERY_BITS = [m.configure(f"1/{b}") for m in METHODS.values() for b in m.activation_bits if b in (1, 2, 32)]
+
+
+def slow_convolution(layer: BinaryConv2d, x: Tensor) -> Tensor:
+    """Form the two real tensors that are meant, pad, convolve: what the layer must equal."""
+    w = layer.weight_binarizer(layer.weight)
+    a = x if layer.input_binarizer is None else layer.input_binarizer(x).value()
+    left, right, top, bottom = layer._reversed_padding_repeated_twice
+    a = F.pad(a, (left, right, top, bottom), value=layer.padding_value)
+    y = F.conv2d(a, w.signs, None, layer.stride, 0, layer.dilation, layer.groups)
+    y = y if w.scale is None else y * w.scale
+    return y if layer.bias is None else y + layer.bias.reshape(-1, 1, 1)
+
+
+@pytest.mark.parametrize("chosen", EVERY_BITS, ids=lambda m: f"{m.name}-{m.chosen_bits}")
+@pytest.mark.parametrize("padding_value", [0.0, -1.0, 1.0])
+def test_a_convolution_of_signs_equals_one_of_the_tensors_meant(chosen: Method, padding_value: float) -> None:
+    layer = BinaryConv2d(4, 6, 3, stride=2, padding=1, bias=True, method=chosen, padding_value=padding_value).double()
+    x = torch.randn(2, 4, 7, 7, dtype=torch.float64)
+    fit(layer, x)
+    torch.testing.assert_close(layer(x), slow_convolution(layer, x))
+
+
+@given(
+    groups=st.sampled_from([1, 2]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    height=st.integers(5, 9),
+    width=st.integers(5, 9),
+    name=st.sampled_from(["irnet", "dorefa", "xnor++"]),
+)
+def test_shapes_of_all_kinds(groups: int, kernel: int, stride: int, padding: int, dilation: int, height: int, width: int, name: str) -> None:
+    layer = BinaryConv2d(4, 6, kernel, stride, padding, dilation, groups, method=name).double()
+    x = torch.randn(2, 4, height, width, dtype=torch.float64)
+    fit(layer, x)
+    y = layer(x)
+    torch.testing.assert_close(y, slow_convolution(layer, x))
+    assert y.shape[-2:] == layer.output_size(height, width)
+
+
+def test_the_border_of_zero_padding_is_a_third_level() -> None:
+    layer = BinaryConv2d(1, 1, 3, padding=1, method="bnn")
+    layer.weight.data.fill_(1.0)
+    assert layer(torch.ones(1, 1, 3, 3))[0, 0].tolist() == [[4, 6, 4], [6, 9, 6], [4, 6, 4]]
+    layer.padding_value = -1.0
+    assert layer(torch.ones(1, 1, 3, 3))[0, 0].tolist() == [[-1, 3, -1], [3, 9, 3], [-1, 3, -1]]
+
+
+def test_sums_of_signs_are_whole_numbers() -> None:
+    y = BinaryConv2d(8, 4, 3, padding=1, method="bnn")(torch.randn(2, 8, 6, 6))
+    assert torch.equal(y, y.round())
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_other_padding_modes_pad_the_signs(mode: str) -> None:
+    layer = BinaryConv2d(2, 3, 3, padding=1, padding_mode=mode, method="irnet")
+    x = torch.randn(1, 2, 5, 5)
+    assert layer.input_binarizer is not None
+    signs = F.pad(layer.input_binarizer(x).signs, (1, 1, 1, 1), mode=mode)
+    w = layer.weight_binarizer(layer.weight)
+    torch.testing.assert_close(layer(x), F.conv2d(signs, w.signs) * w.scale)
+
+
+@pytest.mark.parametrize("chosen", EVERY_BITS, ids=lambda m: f"{m.name}-{m.chosen_bits}")
+def test_a_linear_layer_of_signs_equals_one_of_the_tensors_meant(chosen: Method) -> None:
+    layer = BinaryLinear(6, 4, bias=True, method=chosen).double()
+    x = torch.randn(3, 6, dtype=torch.float64)
+    w = layer.weight_binarizer(layer.weight)
+    a = x if layer.input_binarizer is None else layer.input_binarizer(x).value()
+    scale = torch.ones((), dtype=torch.float64) if w.scale is None else w.scale
+    assert layer.bias is not None
+    torch.testing.assert_close(layer(x), a @ w.signs.T * scale + layer.bias)
+
+
+def test_advance_reaches_every_binarizer_and_can_be_repeated() -> None:
+    net = lcrbnn.network("resnet8-double", "irnet", in_channels=1)
+    for _ in range(2):
+        advance(net, 0.75)
+    values = [b for name, b in net.named_buffers() if name.endswith("annealing.t")]
+    assert len(values) == 12  # six binary convolutions, two binarizers each
+    assert all(float(t) == pytest.approx(1.0) for t in values)
+
+
+def test_start_epoch_turns_rotations_and_project_clamps_in_every_layer() -> None:
+    net = lcrbnn.network("resnet8-double", "rbnn", in_channels=1)
+    before = [b.clone() for name, b in net.named_buffers() if name.endswith("left")]
+    start_epoch(net)
+    after = [b for name, b in net.named_buffers() if name.endswith("left")]
+    assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+    net = lcrbnn.network("resnet8-double", "bnn", in_channels=1, limit=0.1)
+    project(net)
+    assert all(m.weight.abs().max() <= 0.1 for m in net.modules() if isinstance(m, BinaryConv2d))
+
+
+def test_latent_weights_are_used_inside_and_put_back_after_an_error() -> None:
+    layer = BinaryConv2d(3, 2, 3, method="bnn")
+    x = torch.randn(1, 3, 5, 5)
+    binary = layer(x)
+    with latent_weights(layer):
+        torch.testing.assert_close(layer(x), F.conv2d(torch.where(x < 0, -1.0, 1.0), layer.weight))
+    with pytest.raises(RuntimeError), latent_weights(layer):
+        raise RuntimeError
+    assert torch.equal(layer(x), binary)
+
+
+def test_fit_leaves_modes_statistics_and_hooks_alone() -> None:
+    net = nn.Sequential(BinaryConv2d(3, 4, 3, method="xnor++"), nn.BatchNorm2d(4))
+    net[1].eval()
+    fit(net, (2, 3, 8, 8))
+    assert net.training
+    assert not net[1].training
+    assert net[1].num_batches_tracked == 0
+    assert not net[0]._forward_pre_hooks
+    assert [tuple(p.shape) for p in net[0].weight_binarizer.parameters()] == [(4, 1, 1), (1, 6, 1), (1, 1, 6)]
+
+
+def test_an_image_of_another_size_than_the_scale_is_refused() -> None:
+    net = lcrbnn.network("resnet8-double", "xnor++", image=16)
+    with pytest.raises(InputError, match=r"learned a scale for outputs of \(16, 16\) and gets one of \(8, 8\)"):
+        net(torch.zeros(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: BinaryConv2d(3, 3, 3, method="nope"), "no binarisation method is called 'nope'"),
+        (lambda: BinaryConv2d(3, 3, 3, method="bnn", padding_value=2), "padding_value must be a number from -1 to 1; got 2"),
+        (lambda: advance(nn.Identity(), 1.5), "progress must be a number from 0 to 1; got 1.5"),
+    ],
+)
+def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        call()  # type: ignore[operator]  # a lambda from the table
+
+
+def test_a_layer_says_what_it_is() -> None:
+    assert "padding_value=-1, dorefa 1/2" in repr(BinaryConv2d(2, 2, 3, method=method("dorefa", "1/2"), padding_value=-1))
+    assert "irnet 1/1" in repr(BinaryLinear(2, 2, method="irnet"))
+
+
+@pytest.mark.parametrize("name", ["irnet", "dorefa"])
+def test_autocast_keeps_the_signs_exact(name: str) -> None:
+    layer = BinaryConv2d(8, 4, 3, padding=1, method=name)
+    x = torch.randn(2, 8, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = layer(x)
+    torch.testing.assert_close(rough.float(), layer(x), rtol=1e-2, atol=1e-2)

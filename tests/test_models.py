@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lcrbnn
+from lcrbnn.analyze.cost import count
+from lcrbnn.errors import InputError
+from lcrbnn.layers import BinaryConv2d, binary_layers
+from lcrbnn.models import MODELS
+from lcrbnn.models.blocks import BLOCKS, RPReLU
+
+# name: (parameters, binary MACs, real MACs) with irnet 1/1, counted by hand from the published shapes:
+# ResNet-20: stem 3*16*9; stages 6*(16*16*9), 16*32*9 + 5*(32*32*9), 32*64*9 + 5*(64*64*9); batch norms; 64*10 + 10.
+GOLDEN = {
+    "resnet8-double": (75_418, 737_280, 28_288),
+    "resnet20": (269_850, 40_108_032, 443_008),
+    "resnet20-double": (269_850, 40_108_032, 443_008),
+    "resnet20-relu": (269_850, 40_108_032, 443_008),
+    "resnet18": (11_174_986, 547_356_672, 8_066_048),
+    "resnet18-double": (11_174_986, 547_356_672, 8_066_048),
+    "resnet18-binary-shortcut": (11_174_986, 553_648_128, 1_774_592),
+    "resnet18-pool-shortcut": (11_001_162, 547_356_672, 1_774_592),
+    "resnet18-relu": (11_174_986, 547_356_672, 8_066_048),
+    "resnet34": (21_283_146, 1_151_336_448, 8_066_048),
+    "resnet34-double": (21_283_146, 1_151_336_448, 8_066_048),
+    "vgg-small": (4_660_106, 603_979_776, 3_620_864),
+    "react18": (11_185_482, 547_356_672, 8_066_048),
+    "resnet18-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
+    "resnet18-double-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
+    "resnet18-binary-shortcut-imagenet": (11_690_536, 1_695_547_392, 118_525_952),
+    "resnet34-imagenet": (21_798_696, 3_525_967_872, 137_793_536),
+    "resnet34-double-imagenet": (21_798_696, 3_525_967_872, 137_793_536),
+    "bireal18-imagenet": (11_689_512, 1_676_279_808, 137_793_536),
+    "react18-imagenet": (11_701_032, 1_676_279_808, 137_793_536),
+}
+
+every_model = pytest.mark.parametrize("name", MODELS)
+small_models = pytest.mark.parametrize("name", [n for n in MODELS if "imagenet" not in n])
+
+
+def test_every_network_has_golden_numbers() -> None:
+    assert set(GOLDEN) == set(MODELS)
+
+
+@every_model
+def test_parameters_and_operations_are_the_golden_numbers(name: str) -> None:
+    row = MODELS[name]
+    cost = count(lcrbnn.network(name, "irnet"), (3, row.image, row.image))
+    assert (cost.parameters, cost.binary_macs, cost.real_macs) == GOLDEN[name]
+    assert cost.mixed_macs == 0
+
+
+def test_golden_numbers_follow_from_the_published_ones() -> None:
+    # torchvision's ResNet-18 and -34 have 11,689,512 and 21,797,672 parameters; ours add a batch norm of 2 * 512 to the head.
+    assert GOLDEN["resnet18-imagenet"][0] == 11_689_512 + 1024
+    assert GOLDEN["resnet34-imagenet"][0] == 21_797_672 + 1024
+    # 1,814,073,344 multiply-accumulates for ResNet-18 at 224 pixels, whichever of them are binary.
+    for name in ("resnet18-imagenet", "resnet18-binary-shortcut-imagenet", "bireal18-imagenet", "react18-imagenet"):
+        assert sum(GOLDEN[name][1:]) == 1_814_073_344
+    # RPReLU has three numbers a channel: 4 blocks of each width.
+    assert GOLDEN["react18-imagenet"][0] - GOLDEN["bireal18-imagenet"][0] == 3 * 4 * (64 + 128 + 256 + 512)
+    thin = 6 * 16 * 16 * 9 + 16 * 32 * 9 + 5 * 32 * 32 * 9 + 32 * 64 * 9 + 5 * 64 * 64 * 9
+    norms = 2 * (16 + 6 * 16 + 6 * 32 + 6 * 64 + 64)
+    assert GOLDEN["resnet20"][0] == 3 * 16 * 9 + thin + norms + 64 * 10 + 10
+    assert GOLDEN["vgg-small"][1] == 9 * (128 * 128 * 32**2 + 128 * 256 * 16**2 + 256 * 256 * 16**2 + 256 * 512 * 8**2 + 512 * 512 * 8**2)
+
+
+@small_models
+@pytest.mark.parametrize("method", [None, "irnet"])
+def test_a_network_maps_images_to_logits_and_learns(name: str, method: str | None) -> None:
+    row = MODELS[name]
+    net = lcrbnn.network(name, method, classes=7)
+    images = torch.randn(2, 3, row.image, row.image)
+    logits = net(images)
+    assert logits.shape == (2, 7)
+    logits.square().sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    maps = net.features(images)
+    assert len(maps) == len(net.stages)
+
+
+@small_models
+def test_the_full_precision_twin_has_the_same_features_and_names(name: str) -> None:
+    row = MODELS[name]
+    binary, real = lcrbnn.network(name, "bnn"), lcrbnn.network(name)
+    images = torch.randn(2, 3, row.image, row.image)
+    assert [m.shape for m in binary.features(images)] == [m.shape for m in real.features(images)]
+    assert (binary.blocks, binary.chain) == (real.blocks, real.chain)
+    assert set(dict(real.named_parameters())) == set(dict(binary.named_parameters()))
+    assert not list(binary_layers(real))
+
+
+@every_model
+def test_every_block_convolution_is_binary_and_nothing_else_is(name: str) -> None:
+    net = lcrbnn.network(name, "bnn")
+    for path, module in net.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            inside = path.startswith("layer") and ("shortcut" not in path or "binary-shortcut" in name)
+            assert isinstance(module, BinaryConv2d) == inside, path
+
+
+def test_the_places_of_a_network_are_in_forward_order() -> None:
+    net = lcrbnn.network("resnet20-double", "irnet")
+    assert net.stages == ("layer1", "layer2", "layer3")
+    assert net.blocks[:2] == ("layer1.0", "layer1.1")
+    assert len(net.blocks) == 9
+    assert net.chain[:3] == ("layer1.0.conv1", "layer1.0.conv2", "layer1.1.conv1")
+    assert net.chain[-2:] == ("layer3.2.conv2", "pool")
+    assert len(net.chain) == 19
+    assert lcrbnn.network("vgg-small", "irnet").chain == (
+        "layer1.0.conv1", "layer2.0.conv1", "layer2.1.conv1", "layer3.0.conv1", "layer3.1.conv1", "pool",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_is_the_published_formula(kind: str) -> None:
+    block = BLOCKS[kind](4, 8, 2, None, "hardtanh", "subsample").eval()
+    x = torch.randn(2, 4, 6, 6)
+    ht = torch.nn.functional.hardtanh
+    skip = torch.zeros(2, 8, 3, 3)
+    skip[:, 2:6] = x[:, :, ::2, ::2]  # planes // 4 zero channels on each side
+    first = block.bn1(block.conv1(x))
+    if kind == "plain":
+        expected = ht(block.bn2(block.conv2(ht(first))) + skip)
+    elif kind == "double":
+        middle = ht(first + skip)
+        expected = ht(block.bn2(block.conv2(middle)) + middle)
+    else:
+        expected = ht(first + skip)
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_rprelu_shifts_slopes_and_shifts_again() -> None:
+    act = RPReLU(1)
+    act.front.data.fill_(-1.0)
+    act.back.data.fill_(10.0)
+    x = torch.tensor([0.0, 3.0]).reshape(1, 1, 1, 2)
+    assert act(x).flatten().tolist() == [10 - 0.25, 12.0]
+
+
+def test_resnet18_has_a_bare_stem_and_resnet20_a_hardtanh_in_it() -> None:
+    assert [type(m).__name__ for m in lcrbnn.network("resnet18").stem] == ["Conv2d", "BatchNorm2d"]
+    assert [type(m).__name__ for m in lcrbnn.network("resnet20").stem] == ["Conv2d", "BatchNorm2d", "Hardtanh"]
+    stem = [type(m).__name__ for m in lcrbnn.network("resnet18-imagenet").stem]
+    assert stem == ["Conv2d", "BatchNorm2d", "Hardtanh", "MaxPool2d"]
+
+
+def test_a_batch_norm_stands_before_the_classifier_where_the_published_network_has_one() -> None:
+    with_norm = {n for n in MODELS if isinstance(lcrbnn.network(n).head, nn.Sequential)}
+    assert set(MODELS) - with_norm == {"vgg-small", "react18", "bireal18-imagenet", "react18-imagenet"}
+
+
+def test_vgg_small_pools_between_convolution_and_batch_norm() -> None:
+    block = lcrbnn.network("vgg-small", "irnet").get_submodule("layer1.0")
+    assert [type(m).__name__ for m in block] == ["BinaryConv2d", "MaxPool2d", "BatchNorm2d", "Hardtanh"]
+
+
+def test_odd_image_sizes_pass_every_shortcut() -> None:
+    for name in ("resnet20", "resnet18", "resnet18-pool-shortcut", "react18"):
+        assert lcrbnn.network(name, "irnet", image=35)(torch.randn(1, 3, 35, 35).repeat(2, 1, 1, 1)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: lcrbnn.network("resnet21"), "no network is called 'resnet21'; there are resnet8-double"),
+        (lambda: lcrbnn.network("resnet20", "irnet", classes=0), "classes must be a whole number of at least 1; got 0"),
+        (lambda: lcrbnn.network("resnet20", "irnet", in_channels=0), "in_channels must be"),
+        (lambda: lcrbnn.network("resnet20", "irnet", image=2), "image must be a whole number of at least 8"),
+        (lambda: lcrbnn.network("resnet20", "irnet", bits="2/2"), "irnet has no bit width '2/2'"),
+        (lambda: lcrbnn.network("resnet20", "irnet", typo=1), "no option of irnet is called 'typo'"),
+    ],
+)
+def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        call()  # type: ignore[operator]  # a lambda from the table
