@@ -63,10 +63,10 @@ class Capture:
 
     def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
         """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
-        self.maps = Maps()
-        self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         modules = dict(model.named_modules())
         refuse_unknown([p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}")
+        self.maps = Maps()
+        self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for point in dict.fromkeys(points):
             module = modules[point.module]
             if point.side == "in":

@@ -11,7 +11,7 @@ from torch import Tensor
 from lcrbnn import ops
 from lcrbnn.errors import InputError
 from lcrbnn.retention.form import Form
-from lcrbnn.retention.matrix import MATRICES, Matrix
+from lcrbnn.retention.matrix import MATRICES
 from lcrbnn.retention.spectral import iterate, start_of, value
 
 Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
@@ -42,22 +42,23 @@ def retention_loss(binary: Sequence[Pair], reference: Sequence[Pair], form: Form
         raise InputError(f"retention needs as many reference as binary maps, and some; got {len(reference)} and {len(binary)}")
     with torch.autocast(binary[0][0].device.type, enabled=False):
         ours = spectral_norms([_wide(p) for p in binary], form, start)
-        with torch.no_grad():
-            theirs = spectral_norms([_wide(p) for p in reference], form, start)
+        theirs = spectral_norms([(a.detach(), b.detach()) for a, b in map(_wide, reference)], form, start)
         return Retained(weighted(ours, theirs, form), ours, theirs)
 
 
 def spectral_norms(pairs: Sequence[Pair], form: Form, start: Tensor) -> list[Tensor]:
     """sigma of each pair's retention matrix, differentiable in the maps; matrices of one shape iterate together."""
     matrices = [MATRICES[form.matrix](front, back, form.normalization) for front, back in pairs]
+    squared = matrices[0].squared
     with torch.no_grad():
-        vectors = _iterate_together([m.small() for m in matrices], form, start, squared=matrices[0].squared)
-    return [_sigma(m, v, before, form) for m, (v, before) in zip(matrices, vectors, strict=True)]
-
-
-def _sigma(matrix: Matrix, v: Tensor, before: Tensor, form: Form) -> Tensor:
-    sigma = matrix.quadratic(v, before)
-    return sigma.clamp_min(_TINY).sqrt() if form.root else sigma
+        smalls = [m.small() for m in matrices]
+        vectors = _iterate_together(smalls, form, start, squared=squared)
+    sigmas = []
+    for (front, back), matrix, small, (v, before) in zip(pairs, matrices, smalls, vectors, strict=True):
+        needed = front.requires_grad or back.requires_grad
+        sigma = matrix.quadratic(v, before) if needed else value(small, v, before, squared=squared)
+        sigmas.append(sigma.clamp_min(_TINY).sqrt() if form.root else sigma)
+    return sigmas
 
 
 def _iterate_together(smalls: list[Tensor], form: Form, start: Tensor, *, squared: bool) -> list[Pair]:
@@ -119,5 +120,3 @@ def _wide(pair: Pair) -> Pair:
     front, back = pair
     return (front.float() if front.dtype.itemsize < 4 else front, back.float() if back.dtype.itemsize < 4 else back)
 
-
-__all__ = ["COEFFICIENTS", "DISTANCES", "STARTS", "Retained", "quantization_error", "retention_loss", "spectral_norms", "value", "weighted"]

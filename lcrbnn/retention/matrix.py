@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,31 +55,73 @@ def _pad(x: Tensor, width: int) -> Tensor:
     return F.pad(x, (*[0] * (2 * (x.dim() - 2)), before, missing - before))
 
 
+class _Times(torch.autograd.Function):
+    # z (k, d) -> (k, n): inner products of k vectors with the scaled rows.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inverse: Tensor | None, z: Tensor) -> Tensor:
+        y = z @ x.mT
+        y = y if inverse is None else y * inverse
+        ctx.save_for_backward(x, inverse, z, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
+        x, inverse, z, y = ctx.saved_tensors
+        scaled = grad if inverse is None else grad * inverse
+        along = None if inverse is None else (grad * y).sum(0) * inverse.square()
+        return _outer(scaled, z, along, x), None, scaled @ x
+
+
+class _TransposedTimes(torch.autograd.Function):
+    # v (k, n) -> (k, d): k combinations of the scaled rows; v takes no gradient.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inverse: Tensor | None, v: Tensor) -> Tensor:
+        scaled = v if inverse is None else v * inverse
+        ctx.save_for_backward(x, inverse, scaled)
+        return scaled @ x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        x, inverse, scaled = ctx.saved_tensors
+        along = None if inverse is None else (scaled * (grad @ x.mT)).sum(0) * inverse.square()
+        return _outer(scaled, grad, along, x), None, None
+
+
+def _outer(a: Tensor, b: Tensor, along: Tensor | None, x: Tensor) -> Tensor:
+    """Sum of k outer products, (k, n) and (k, d) -> (n, d), less `along` times the rows: one pass over memory each.
+
+    Dividing a row by its length takes from the row's gradient the part along the row; that is the last term.
+    """
+    total = a[0, :, None] * b[0]
+    for k in range(1, a.shape[0]):
+        total = torch.addcmul(total, a[k, :, None], b[k])
+    return total if along is None else torch.addcmul(total, along[:, None], x, value=-1)
+
+
 @dataclass(frozen=True)
 class Rows:
-    """A map as a row a sample, (n, d), each row scaled by `inverse`, (n, 1), if there is one."""
+    """A map as a row a sample, (n, d), each row times its `inverse` length, (n,), if there is one.
+
+    Vectors come as rows too, (k, n) or (k, d): a product of two of them with a map then reads the map once, whereas the
+    transposed layout costs up to eight times as much on a CPU.
+    """
 
     x: Tensor
-    inverse: Tensor | None
+    inverse: Tensor | None  # without a graph: the products below know that it belongs to x
 
     def gram(self, other: Rows) -> Tensor:
-        """Inner products of all rows with all rows of the other, (n, n)."""
-        product = self.x @ other.x.mT
-        product = product if self.inverse is None else product * self.inverse
-        return product if other.inverse is None else product * other.inverse.mT
+        """Inner products of all rows with all rows of the other, (n, n), without a graph."""
+        product = self.x.detach() @ other.x.detach().mT
+        product = product if self.inverse is None else product * self.inverse[:, None]
+        return product if other.inverse is None else product * other.inverse
 
     def times(self, z: Tensor) -> Tensor:
-        """Rows times columns, (n, d) @ (d, k)."""
-        y = self.x @ z
-        return y if self.inverse is None else y * self.inverse
+        """Inner products of the rows with vectors, (k, d) -> (k, n)."""
+        return _Times.apply(self.x, self.inverse, z)
 
     def transposed_times(self, v: Tensor) -> Tensor:
-        """The transpose times columns, (d, n) @ (n, k)."""
-        return self.x.mT @ (v if self.inverse is None else v * self.inverse)
-
-    def detach(self) -> Rows:
-        """The same without gradient."""
-        return Rows(self.x.detach(), None if self.inverse is None else self.inverse.detach())
+        """Combinations of the rows, (k, n) -> (k, d); no gradient to v."""
+        return _TransposedTimes.apply(self.x, self.inverse, v)
 
 
 def _raw(x: Tensor) -> Rows:
@@ -86,19 +129,20 @@ def _raw(x: Tensor) -> Rows:
 
 
 def _unit(x: Tensor) -> Rows:
-    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    usable = norm > _TINY
-    return Rows(x, torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0))
+    norm = torch.linalg.vector_norm(x.detach(), dim=1)
+    return Rows(x, _inverse(norm, norm > _TINY))
 
 
 def _centered(x: Tensor) -> Rows:
-    mean = x.mean(1, keepdim=True)
-    centred = x - mean
+    centred = x - x.mean(1, keepdim=True)
     # Rounding leaves a constant row a little off zero: relative to its size that is no direction.
-    noise = x.detach().abs().amax(1, keepdim=True) * (x.shape[1] ** 0.5 * 1e-6)
-    norm = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
-    usable = norm > noise + _TINY
-    return Rows(centred, torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0))
+    noise = x.detach().abs().amax(1) * (x.shape[1] ** 0.5 * 1e-6)
+    norm = torch.linalg.vector_norm(centred.detach(), dim=1)
+    return Rows(centred, _inverse(norm, norm > noise + _TINY))
+
+
+def _inverse(norm: Tensor, usable: Tensor) -> Tensor:
+    return torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0)
 
 
 # How a sample's map is scaled before it is compared. A row without direction (all zero; constant, if centred) counts 0.
@@ -122,12 +166,12 @@ class BatchMatrix:
 
     def small(self) -> Tensor:
         """G, (1, n, n), without a graph."""
-        return self.front.detach().gram(self.back.detach())[None]
+        return self.front.gram(self.back)[None]
 
     def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
         """u^T RM v for u, v of shape (1, n) -> (1,)."""
-        both = self.front.times(self.back.transposed_times(torch.cat([u, v]).mT))
-        return (both[:, 0] * both[:, 1]).sum()[None]
+        both = self.front.times(self.back.transposed_times(torch.cat([u, v])))
+        return (both[0] * both[1]).sum()[None]
 
 
 @dataclass(frozen=True)
@@ -144,13 +188,12 @@ class SquareMatrix:
 
     def small(self) -> Tensor:
         """RM, (1, n, n), without a graph."""
-        rows = self.back.detach()
-        return rows.gram(rows)[None]
+        return self.back.gram(self.back)[None]
 
     def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
         """u^T RM v for u, v of shape (1, n) -> (1,)."""
-        both = self.back.transposed_times(torch.cat([u, v]).mT)
-        return (both[:, 0] * both[:, 1]).sum()[None]
+        both = self.back.transposed_times(torch.cat([u, v]))
+        return (both[0] * both[1]).sum()[None]
 
 
 @dataclass(frozen=True)
@@ -179,7 +222,11 @@ class ChannelMatrix:
 
 def _scaled(x: Tensor, normalization: str) -> Tensor:
     rows = NORMALIZATIONS[normalization](x.flatten(1))
-    flat = rows.x if rows.inverse is None else rows.x * rows.inverse
+    flat = rows.x
+    if rows.inverse is not None:
+        norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+        usable = rows.inverse[:, None] > 0
+        flat = torch.where(usable, flat / torch.where(usable, norm, 1.0), 0.0)
     return flat.reshape(x.shape[0], x.shape[1], -1)
 
 

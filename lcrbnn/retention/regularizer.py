@@ -73,10 +73,10 @@ class Retention(nn.Module):
         self.factors = nn.Parameter(factors) if self.form.scale else None
         self._capture: Capture | None = None
         self._teacher: tuple[nn.Module, Capture, list[Span]] | None = None
-        if self.form.weight > 0:
-            self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
+        if self.form.weight > 0:  # the teacher first: should it be refused, the model has no hooks yet
             if teacher is not None:
                 self._teacher = self._watch(_unwrapped(teacher), teacher_blocks)
+            self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
 
     def loss(self, weight: float | Tensor | None = None) -> Tensor:
         """The term to add to the loss of the latest forward pass; `weight` stands in for the form's lambda (a ramp).

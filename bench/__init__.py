@@ -1,0 +1,1 @@
+"""Benchmarks: run by hand, each prints ratios against a baseline of the same run."""

@@ -1,0 +1,73 @@
+"""Records: what was measured, where and with what, as one JSON file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lcrbnn import __version__
+from lcrbnn.errors import InputError
+
+SCHEMA = 1
+
+
+def environment() -> dict[str, Any]:
+    """Hardware, library versions and commit: what a figure depends on besides its settings."""
+    import numpy
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "lcrbnn": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "cuda": torch.version.cuda if gpu else None,
+    }
+
+
+def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[str, Any]) -> None:
+    """Write a record of this kind with its settings and figures."""
+    record = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "date": datetime.now(UTC).date().isoformat(),
+        "environment": environment(),
+        "settings": settings,
+        "figures": figures,
+    }
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"a record cannot be written to {path}: {error.strerror}") from None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, with a mark if it was changed since; None where there is no git."""
+    here = Path(__file__).parent
+    try:
+        name = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        state = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name.stdout.strip() + ("+changes" if state.stdout.strip() else "")
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
