@@ -55,13 +55,13 @@ def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, with a mark if it was changed since; None where there is no git."""
+    """The commit of the source tree, with a mark if it was changed since; without git, what LCRBNN_COMMIT says."""
     here = Path(__file__).parent
     try:
         name = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
         state = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("LCRBNN_COMMIT")
     return name.stdout.strip() + ("+changes" if state.stdout.strip() else "")
 
 
