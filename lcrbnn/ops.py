@@ -19,7 +19,8 @@ Slope = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 def sign(x: Tensor) -> Tensor:
     """Return -1 where x < 0, otherwise +1, in the dtype of x. Zero and minus zero are +1; so is NaN."""
-    return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+    # No .to(x.dtype) here: where it changes nothing, torch 2.11's compiler drops the gradient of a Function around it.
+    return torch.where(x < 0, x.new_full((), -1), x.new_full((), 1))
 
 
 def straight(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
