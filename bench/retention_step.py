@@ -81,11 +81,17 @@ def main() -> None:
         progress.advance("rounds")
     base = statistics.median(seconds["without"])
     ratios = {name: statistics.median(s) / base for name, s in seconds.items()}
-    print(f"ResNet-20 double skip, IR-Net, batch {BATCH}, {torch.get_num_threads()} threads, median of {ROUNDS}, 'without' = 1")
+    print(f"resnet20-double, irnet, batch {BATCH}, {torch.get_num_threads()} threads, medians of {ROUNDS}, without = 1")
     for name, ratio in ratios.items():
         print(f"{name:<32} {ratio:6.3f}")
     if args.record:
-        settings = {"network": "resnet20-double", "method": "irnet", "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads()}
+        settings = {
+            "network": "resnet20-double",
+            "method": "irnet",
+            "batch": BATCH,
+            "rounds": ROUNDS,
+            "threads": torch.get_num_threads(),
+        }
         write_record(args.record, "retention-step-cpu", settings, {"ratio_to_without": ratios})
         print(f"record: {args.record}", file=sys.stderr)
 

@@ -27,8 +27,8 @@ def binarize(
     """Replace every nn.Conv2d and nn.Linear of `model` by its binary twin, in place, and return the model.
 
     The latent weights are the given ones (the same parameters: an optimiser made before goes on working). Subclasses
-    are left alone. `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it the first
-    and the last layer, in order of registration, stay real. `example`, a batch or its shape, is needed by xnor++.
+    are left alone. `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it they are
+    the first and the last layer in order of registration. `example`, a batch or its shape, is needed by xnor++.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     >>> print(binarize(net, "irnet")[2])
@@ -43,7 +43,9 @@ def binarize(
     kept = _kept(list(found), skip)
     twins = {name: _twin(name, layer, chosen, padding_value) for name, layer in found.items() if name not in kept}
     if not twins:
-        raise InputError(f"nothing to binarise: of {len(found)} convolutions and linear layers, {len(kept)} are to stay real")
+        raise InputError(
+            f"nothing to binarise: of {len(found)} convolutions and linear layers, {len(kept)} are to stay real"
+        )
     replaced = {found[name]: twin for name, twin in twins.items()}
     for parent in list(model.modules()):
         for child_name, child in list(parent._modules.items()):  # named_children would pass over a layer's second name
@@ -63,14 +65,18 @@ def _kept(names: list[str], skip: Iterable[str] | None) -> set[str]:
     for pattern in skip:
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
-            raise InputError(f"skip names {pattern!r}, which is no convolution or linear layer of the model; there are {', '.join(names)}")
+            raise InputError(
+                f"skip names {pattern!r}, which is no convolution or linear layer here; there are {', '.join(names)}"
+            )
         kept.update(matches)
     return kept
 
 
 def _twin(name: str, layer: nn.Module, chosen: Method, padding_value: float) -> nn.Module:
     if layer._forward_hooks or layer._forward_pre_hooks:
-        raise InputError(f"layer {name!r} carries forward hooks, which its binary twin would lose; remove them or skip it")
+        raise InputError(
+            f"layer {name!r} carries forward hooks, which its binary twin would lose; remove them or skip it"
+        )
     try:
         if isinstance(layer, nn.Conv2d):
             return BinaryConv2d.of(layer, chosen, padding_value)

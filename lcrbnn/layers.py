@@ -1,10 +1,10 @@
-"""Binary layers: they multiply signs by signs, and scale afterwards, so that the integer sums of an engine exist here too."""
+"""Binary layers: they multiply signs by signs and scale afterwards, so that the sums of an engine exist here too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ from lcrbnn.methods import method as find_method
 class BinaryLayer(nn.Module):
     """What both binary layers share: a latent weight, two binarizers, and how their outcomes combine."""
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
+    weight: Tensor
+    bias: Any  # Tensor or None: torch types it one way in Conv2d and another in Linear
     method: Method
 
     def _install(self, chosen: Method, channels: int) -> None:
@@ -29,6 +29,10 @@ class BinaryLayer(nn.Module):
         self.input_binarizer = chosen.activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
         self.use_latent = False  # see latent_weights()
+
+    def _adopt(self, layer: nn.Conv2d | nn.Linear) -> None:
+        for name in ("weight", "bias"):
+            self.register_parameter(name, getattr(layer, name))
 
     def initialize(self) -> None:
         """Give the latent weight the start of the method, where the method has one of its own."""
@@ -88,7 +92,7 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = False,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         *,
         method: str | Method,
         padding_value: float = 0.0,
@@ -96,7 +100,17 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
     ) -> None:
         """Make a fresh layer, with the method's own start of the weight where it has one."""
         nn.Conv2d.__init__(
-            self, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, **factory
+            self,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            **factory,
         )
         self._set_padding_value(padding_value)
         self._install(find_method(method), in_channels)
@@ -108,8 +122,7 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.__dict__.update({k: v for k, v in conv.__dict__.items() if k not in layer.__dict__})
-        layer.register_parameter("weight", conv.weight)
-        layer.register_parameter("bias", conv.bias)
+        layer._adopt(conv)
         layer._set_padding_value(padding_value)
         layer._install(chosen, conv.in_channels)
         return layer.train(conv.training)
@@ -157,8 +170,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.in_features, layer.out_features = linear.in_features, linear.out_features
-        layer.register_parameter("weight", linear.weight)
-        layer.register_parameter("bias", linear.bias)
+        layer._adopt(linear)
         layer._install(chosen, linear.in_features)
         return layer.train(linear.training)
 
@@ -247,7 +259,7 @@ def _fitting(scale: Tensor, y: Tensor) -> Tensor:
     # A scale for each output position fixes the image size; broadcasting would hide some mistakes and garble others.
     if scale.dim() == 3 and any(s not in (1, n) for s, n in zip(scale.shape[1:], y.shape[-2:], strict=True)):
         raise InputError(
-            f"this layer learned a scale for outputs of {tuple(scale.shape[1:])} and gets one of {tuple(y.shape[-2:])}: "
+            f"a scale was learned for outputs of {tuple(scale.shape[1:])} and this one has {tuple(y.shape[-2:])}: "
             "its network takes images of one size"
         )
     return scale

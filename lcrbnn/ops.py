@@ -46,13 +46,15 @@ def triangle(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
 
 def tanh_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
     """IR-Net's error decay estimator: k t (1 - tanh(t x)^2)."""
-    assert t is not None and k is not None
+    assert t is not None
+    assert k is not None
     return k * t * (1 - torch.tanh(t * x).square())
 
 
 def tent_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
     """RBNN's slope: k max(0, sqrt(2) t - t^2 |x|)."""
-    assert t is not None and k is not None
+    assert t is not None
+    assert k is not None
     return k * (math.sqrt(2) * t - t * t * x.abs()).clamp_min(0)
 
 

@@ -31,7 +31,7 @@ def names(model: nn.Module) -> list[str]:
 
 @pytest.mark.parametrize("row", METHODS.values(), ids=lambda m: m.name)
 def test_every_method_converts_a_network_that_then_learns(row: object) -> None:
-    model = lcrbnn.binarize(small(), row, example=(2, 3, 8, 8))  # type: ignore[arg-type]  # a row of the table
+    model = lcrbnn.binarize(small(), row, example=(2, 3, 8, 8))
     assert names(model) == ["2.0", "4"]
     images, labels = torch.randn(32, 3, 8, 8), torch.randint(0, 2, (32,))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
@@ -77,7 +77,9 @@ def test_mode_device_and_dtype_are_kept() -> None:
     assert not model[4].training
     assert isinstance(model[4], BinaryLinear)
     assert {p.dtype for p in model.parameters()} == {torch.float64}
-    assert {b.dtype for name, b in model.named_buffers() if name.endswith(("left", "right", "t", "k"))} == {torch.float64}
+    assert {b.dtype for name, b in model.named_buffers() if name.endswith(("left", "right", "t", "k"))} == {
+        torch.float64
+    }
 
 
 def test_bits_and_options_reach_the_layers() -> None:
@@ -103,9 +105,12 @@ def hooked() -> nn.Module:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: lcrbnn.binarize("net"), "binarize takes a torch.nn.Module; got str"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: lcrbnn.binarize("net"), "binarize takes a torch.nn.Module; got str"),
         (lambda: lcrbnn.binarize(small(), "nope"), "no binarisation method is called 'nope'"),
-        (lambda: lcrbnn.binarize(small(), skip=["7"]), "skip names '7', which is no convolution or linear layer.*there are 0, 2.0, 4, 6"),
+        (
+            lambda: lcrbnn.binarize(small(), skip=["7"]),
+            "skip names '7', which is no convolution or linear layer.*there are 0, 2.0, 4, 6",
+        ),
         (lambda: lcrbnn.binarize(small(), skip="0"), "skip is a list of names; got the single text '0'"),
         (lambda: lcrbnn.binarize(nn.Sequential(nn.ReLU())), "nothing to binarise"),
         (lambda: lcrbnn.binarize(nn.Linear(2, 2)), "the model is a single layer"),
@@ -118,7 +123,7 @@ def hooked() -> nn.Module:
 )
 def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        call()  # type: ignore[operator]  # a lambda from the table
+        call()
 
 
 def test_a_failed_conversion_changes_nothing() -> None:

@@ -6,7 +6,9 @@ from lcrbnn.errors import InputError, choose, number, refuse_unknown
 
 
 def test_a_wrong_name_is_answered_with_the_names_there_are_and_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no fruit is called 'aple'; there are apple, pear \(did you mean 'apple'\?\)"):
+    with pytest.raises(
+        InputError, match=r"no fruit is called 'aple'; there are apple, pear \(did you mean 'apple'\?\)"
+    ):
         choose({"apple": 1, "pear": 2}, "aple", "fruit")
 
 
@@ -34,4 +36,4 @@ def test_unknown_names_are_refused_and_known_ones_pass() -> None:
 )
 def test_a_number_out_of_place_is_named(value: object, settings: dict[str, float], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        number(value, "x", **settings)  # type: ignore[arg-type]  # whole= comes out of the table as a float
+        number(value, "x", **settings)

@@ -16,7 +16,9 @@ from lcrbnn.methods.annealing import temperature
 from lcrbnn.methods.rbnn import near_square, random_rotation
 
 every_method = pytest.mark.parametrize("row", METHODS.values(), ids=lambda m: m.name)
-with_binary_inputs = pytest.mark.parametrize("row", [m for m in METHODS.values() if 1 in m.activation_bits], ids=lambda m: m.name)
+with_binary_inputs = pytest.mark.parametrize(
+    "row", [m for m in METHODS.values() if 1 in m.activation_bits], ids=lambda m: m.name
+)
 
 
 def fitted(row: Method, weight: Tensor) -> WeightBinarizer:
@@ -172,7 +174,9 @@ def test_activation_gradients_have_their_published_values(name: str) -> None:
     x = torch.tensor(GRID, dtype=torch.float64).reshape(1, 1, 1, -1).requires_grad_()
     binarizer(x).value().sum().backward()
     assert x.grad is not None
-    torch.testing.assert_close(x.grad.flatten(), torch.tensor(ACTIVATION_SLOPES[name], dtype=torch.float64), atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(
+        x.grad.flatten(), torch.tensor(ACTIVATION_SLOPES[name], dtype=torch.float64), atol=1e-7, rtol=1e-6
+    )
 
 
 def test_every_method_with_binary_inputs_has_typed_slopes() -> None:
@@ -181,8 +185,8 @@ def test_every_method_with_binary_inputs_has_typed_slopes() -> None:
 
 
 def test_rbnn_activation_gradient_at_hand_computed_points() -> None:
-    # A sample of [-1, 1]: mean 0, n-1 deviation sqrt 2, standardised to -+1/sqrt 2. At half of training t = 0.316 counts as
-    # 1, k as 1: slope sqrt 2 - 1/sqrt 2 = 1/sqrt 2 at both. The standardisation has derivative 0 for n = 2 ...
+    # A sample of [-1, 1]: mean 0, n-1 deviation sqrt 2, standardised to -+1/sqrt 2. At half of training t = 0.316
+    # counts as 1, k as 1: slope sqrt 2 - 1/sqrt 2 at both. The standardisation itself has derivative 0 for n = 2 ...
     binarizer = METHODS["rbnn"].activation_binarizer(1)
     assert binarizer is not None
     binarizer.double().advance(0.5)
@@ -190,7 +194,7 @@ def test_rbnn_activation_gradient_at_hand_computed_points() -> None:
     binarizer(x).signs[..., 1].sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.zeros_like(x), atol=1e-12, rtol=0)
-    # ... and for [-1, 0, 1] it is 1, 0, 1 -> d x2'/d x = [1/6, -1/3, 1/6] (mean out, deviation 1): slope sqrt 2 - 1 at x' = 1.
+    # ... and for [-1, 0, 1], which it leaves as it is, that of the last is [1/6, -1/3, 1/6]; slope sqrt 2 - 1 at 1.
     y = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64).reshape(1, 1, 1, 3).requires_grad_()
     binarizer(y).signs[..., 2].sum().backward()
     assert y.grad is not None
@@ -211,7 +215,14 @@ WEIGHT_SLOPES = {  # d(alpha sign w) / dw
     "bireal": [0, 1, 1, 1, 0, 1, 1, 1],
     "reactnet": [0, 1, 1, 1, 0, 1, 1, 1],
 }
-SCALES = {"bnn": 1.0, "xnor": MAGNITUDE, "bwn": MAGNITUDE, "dorefa": MAGNITUDE, "bireal": MAGNITUDE, "reactnet": MAGNITUDE}
+SCALES = {
+    "bnn": 1.0,
+    "xnor": MAGNITUDE,
+    "bwn": MAGNITUDE,
+    "dorefa": MAGNITUDE,
+    "bireal": MAGNITUDE,
+    "reactnet": MAGNITUDE,
+}
 
 
 @pytest.mark.parametrize("name", WEIGHT_SLOPES)
@@ -241,7 +252,10 @@ def test_xnorpp_weight_gradient_passes_centring_and_a_clip() -> None:
     torch.testing.assert_close(w.grad.flatten(), expected)
 
 
-@pytest.mark.parametrize(("case", "sizes"), [(1, [(4, 1, 1)]), (2, [(4, 5, 6)]), (3, [(4, 1, 1), (1, 5, 6)]), (4, [(4, 1, 1), (1, 5, 1), (1, 1, 6)])])
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [(1, [(4, 1, 1)]), (2, [(4, 5, 6)]), (3, [(4, 1, 1), (1, 5, 6)]), (4, [(4, 1, 1), (1, 5, 1), (1, 1, 6)])],
+)
 def test_xnorpp_learns_a_scale_of_the_shape_of_its_case(case: int, sizes: list[tuple[int, ...]]) -> None:
     binarizer = METHODS["xnor++"].configure(case=case).weight_binarizer(torch.randn(4, 3, 3, 3))
     binarizer.fit((5, 6))
@@ -268,7 +282,9 @@ def test_irnet_starts_its_weights_only_schedule_at_a_tenth() -> None:
 def test_xnor_keeps_its_latent_weight_centred_and_clamped() -> None:
     weight = torch.tensor([3.0, 0.5, 1.0, 0.1]).reshape(1, 4, 1, 1)
     METHODS["xnor"].weight_binarizer(weight).project(weight)
-    torch.testing.assert_close(weight.flatten(), torch.tensor([1.0, -0.65, -0.15, -1.0]))  # mean 1.15; 1.85 and -1.05 clamped
+    torch.testing.assert_close(
+        weight.flatten(), torch.tensor([1.0, -0.65, -0.15, -1.0])
+    )  # mean 1.15; 1.85 and -1.05 clamped
 
 
 def test_a_fresh_xnor_layer_starts_centred_and_a_given_weight_is_left_as_it_is() -> None:
@@ -351,15 +367,24 @@ def test_rbnn_passes_no_gradient_to_its_weight_at_the_published_start() -> None:
         (lambda: method("irnet", tmin=1), "no option of irnet is called 'tmin'; there are t_max, t_min"),
         (lambda: method("irnet", t_min=-1.0).activation_binarizer(1), "temperatures need 0 < t_min"),
         (lambda: method("bnn", limit=-1).weight_binarizer(torch.ones(1, 2)), "limit of bnn's latent weights must be"),
-        (lambda: method("xnor++", case=5).weight_binarizer(torch.ones(1, 2)), "case of xnor.. must be a whole number from 1 to 4"),
-        (lambda: method("xnor").weight_binarizer(torch.ones(2, 1, 3, 3)), "centre weights over input channels, .* has one"),
+        (
+            lambda: method("xnor++", case=5).weight_binarizer(torch.ones(1, 2)),
+            "case of xnor.. must be a whole number from 1 to 4",
+        ),
+        (
+            lambda: method("xnor").weight_binarizer(torch.ones(2, 1, 3, 3)),
+            "centre weights over input channels, .* has one",
+        ),
         (lambda: method("irnet").weight_binarizer(torch.ones(2, 1))(torch.ones(2, 1)), "standardises each filter"),
-        (lambda: method("xnor++").weight_binarizer(torch.ones(2, 2, 3, 3))(torch.ones(2, 2, 3, 3)), "has not heard the image size"),
+        (
+            lambda: method("xnor++").weight_binarizer(torch.ones(2, 2, 3, 3))(torch.ones(2, 2, 3, 3)),
+            "has not heard the image size",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        call()  # type: ignore[operator]  # a lambda from the table
+        call()
 
 
 @every_method

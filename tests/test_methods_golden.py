@@ -22,7 +22,9 @@ def golden() -> Mapping[str, np.ndarray]:
         return dict(stored)
 
 
-def layer_for(golden: Mapping[str, np.ndarray], method: str, kind: str, progress: float = 0.0) -> tuple[BinaryConv2d, Tensor]:
+def layer_for(
+    golden: Mapping[str, np.ndarray], method: str, kind: str, progress: float = 0.0
+) -> tuple[BinaryConv2d, Tensor]:
     layer = BinaryConv2d(8, 5, 3, padding=1, method=method).to(PRECISION[kind])
     layer.weight.data = torch.from_numpy(golden["w"]).to(PRECISION[kind])
     layer.weight_binarizer.advance(progress)
@@ -34,7 +36,7 @@ def layer_for(golden: Mapping[str, np.ndarray], method: str, kind: str, progress
 def check(golden: Mapping[str, np.ndarray], prefix: str, kind: str, got: dict[str, Tensor]) -> None:
     for name, value in got.items():
         expected = torch.from_numpy(golden[f"{prefix}_{name}_{kind}"]).to(PRECISION[kind])
-        # Relative to the largest entry. Bi-Real's and ReActNet's float32 outputs carry the rounding of how they are formed.
+        # Relative to the largest entry. Bi-Real's and ReActNet's float32 outputs carry the rounding of their sums.
         # Two float32 decompositions of a rotation update differ by rounding; in float64 they agree to 1e-9 too.
         exact = 1e-9 if kind == "f64" else 3e-6 if prefix == "rbnnupd" else 1e-6
         rounding = 6e-6 if name == "out" and prefix in ("react", "bireal") else 0.0
@@ -56,11 +58,15 @@ def grad(t: Tensor) -> Tensor:
 
 @both_precisions
 @pytest.mark.parametrize(("point", "progress"), list(enumerate((0.0, 0.5, 0.9))))
-def test_irnet_is_the_published_convolution(golden: Mapping[str, np.ndarray], kind: str, point: int, progress: float) -> None:
+def test_irnet_is_the_published_convolution(
+    golden: Mapping[str, np.ndarray], kind: str, point: int, progress: float
+) -> None:
     layer, x = layer_for(golden, "irnet", kind, progress)
     for binarizer in (layer.weight_binarizer, layer.input_binarizer):
-        annealing = binarizer.annealing  # type: ignore[union-attr]  # irnet has one on both
-        np.testing.assert_allclose([float(annealing.t), float(annealing.k)], [golden["ir_t"][point], golden["ir_k"][point]], rtol=1e-6)
+        annealing = binarizer.annealing
+        np.testing.assert_allclose(
+            [float(annealing.t), float(annealing.k)], [golden["ir_t"][point], golden["ir_k"][point]], rtol=1e-6
+        )
         annealing.t.fill_(float(golden["ir_t"][point]))  # the golden run used the float32 numbers
         annealing.k.fill_(float(golden["ir_k"][point]))
     out = backward(layer, x, golden)
@@ -77,7 +83,7 @@ def test_bireal_is_the_published_convolution(golden: Mapping[str, np.ndarray], k
 @both_precisions
 def test_reactnet_is_the_published_convolution(golden: Mapping[str, np.ndarray], kind: str) -> None:
     layer, x = layer_for(golden, "reactnet", kind)
-    shift = layer.input_binarizer.shift  # type: ignore[union-attr]  # reactnet has one
+    shift = layer.input_binarizer.shift
     shift.data = torch.from_numpy(golden["react_bias"]).flatten().to(x.dtype)
     out = backward(layer, x, golden)
     check(golden, "react", kind, {"out": out, "gx": grad(x), "gw": grad(layer.weight), "gbias": grad(shift)})
@@ -91,7 +97,7 @@ RBNN_CASES = {"rbnn0": 0.0, "rbnn1": 0.5, "rbnn2": 0.9, "rbnnpi2": 0.5, "rbnnupd
 def test_rbnn_is_the_published_convolution(golden: Mapping[str, np.ndarray], kind: str, case: str) -> None:
     layer, x = layer_for(golden, "rbnn", kind, RBNN_CASES[case])
     binarizer, point = layer.weight_binarizer, [0.0, 0.5, 0.9].index(RBNN_CASES[case])
-    for annealing in (binarizer.annealing, layer.input_binarizer.annealing):  # type: ignore[union-attr]  # rbnn has both
+    for annealing in (binarizer.annealing, layer.input_binarizer.annealing):
         annealing.t.fill_(float(golden["rbnn_t"][point]))
         annealing.k.fill_(float(golden["rbnn_k"][point]))
     binarizer.left.copy_(torch.from_numpy(golden["rbnn_R1"]))

@@ -53,7 +53,7 @@ def test_parameters_and_operations_are_the_golden_numbers(name: str) -> None:
 
 
 def test_golden_numbers_follow_from_the_published_ones() -> None:
-    # torchvision's ResNet-18 and -34 have 11,689,512 and 21,797,672 parameters; ours add a batch norm of 2 * 512 to the head.
+    # The usual ResNet-18 and -34 have 11,689,512 and 21,797,672 parameters; ours add 2 * 512 for the head's batch norm.
     assert GOLDEN["resnet18-imagenet"][0] == 11_689_512 + 1024
     assert GOLDEN["resnet34-imagenet"][0] == 21_797_672 + 1024
     # 1,814,073,344 multiply-accumulates for ResNet-18 at 224 pixels, whichever of them are binary.
@@ -64,7 +64,9 @@ def test_golden_numbers_follow_from_the_published_ones() -> None:
     thin = 6 * 16 * 16 * 9 + 16 * 32 * 9 + 5 * 32 * 32 * 9 + 32 * 64 * 9 + 5 * 64 * 64 * 9
     norms = 2 * (16 + 6 * 16 + 6 * 32 + 6 * 64 + 64)
     assert GOLDEN["resnet20"][0] == 3 * 16 * 9 + thin + norms + 64 * 10 + 10
-    assert GOLDEN["vgg-small"][1] == 9 * (128 * 128 * 32**2 + 128 * 256 * 16**2 + 256 * 256 * 16**2 + 256 * 512 * 8**2 + 512 * 512 * 8**2)
+    assert GOLDEN["vgg-small"][1] == 9 * (
+        128 * 128 * 32**2 + 128 * 256 * 16**2 + 256 * 256 * 16**2 + 256 * 512 * 8**2 + 512 * 512 * 8**2
+    )
 
 
 @small_models
@@ -175,4 +177,4 @@ def test_odd_image_sizes_pass_every_shortcut() -> None:
 )
 def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        call()  # type: ignore[operator]  # a lambda from the table
+        call()

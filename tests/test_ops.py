@@ -38,12 +38,19 @@ SLOPES = [
     (ops.clip_open, None, None, {-1.5: 0, -1.0: 0, 0.0: 1, 0.9: 1, 1.0: 0}),
     (ops.triangle, None, None, {-1.0: 0, -0.5: 1, 0.0: 2, 0.25: 1.5, 1.5: 0}),
     (ops.tanh_slope, 2.0, 3.0, {0.0: 6.0, 0.5: 6 * (1 - math.tanh(1.0) ** 2)}),
-    (ops.tent_slope, 2.0, 3.0, {0.0: 6 * math.sqrt(2), 0.5: 3 * (2 * math.sqrt(2) - 2), 1.0: 0.0, -0.5: 3 * (2 * math.sqrt(2) - 2)}),
+    (
+        ops.tent_slope,
+        2.0,
+        3.0,
+        {0.0: 6 * math.sqrt(2), 0.5: 3 * (2 * math.sqrt(2) - 2), 1.0: 0.0, -0.5: 3 * (2 * math.sqrt(2) - 2)},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("slope", "p", "q", "table"), SLOPES, ids=lambda v: getattr(v, "__name__", ""))
-def test_a_slope_has_its_published_values(slope: ops.Slope, p: float | None, q: float | None, table: dict[float, float]) -> None:
+def test_a_slope_has_its_published_values(
+    slope: ops.Slope, p: float | None, q: float | None, table: dict[float, float]
+) -> None:
     x = torch.tensor(list(table), dtype=torch.float64, requires_grad=True)
     state = [None if v is None else torch.tensor(v, dtype=torch.float64) for v in (p, q)]
     ops.surrogate_sign(x, slope, *state).sum().backward()

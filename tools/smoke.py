@@ -9,6 +9,7 @@ a whole step under torch.compile against the plain one; fifty steps that must le
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -57,14 +58,20 @@ def retention_equals_the_cpu() -> dict[str, Any]:
         theirs = [torch.randn(32, c, s, s, dtype=torch.float64) for c, s in ((16, 16), (16, 16), (32, 8))]
 
         def run(
-            device: torch.device, dtype: torch.dtype, draws: list[Tensor] = draws, theirs: list[Tensor] = theirs, form: Any = form
+            device: torch.device,
+            dtype: torch.dtype,
+            draws: list[Tensor] = draws,
+            theirs: list[Tensor] = theirs,
+            form: Any = form,
         ) -> tuple[Tensor, list[Tensor]]:
             maps = [m.to(device, dtype).requires_grad_() for m in draws]
             other = [m.to(device, dtype) for m in theirs]
             retained = retention_loss(
-                list(zip(maps, maps[1:], strict=False)), list(zip(other, other[1:], strict=False)), form, random_start(64).to(device)
+                list(itertools.pairwise(maps)), list(itertools.pairwise(other)), form, random_start(64).to(device)
             )
-            return retained.loss.detach().cpu().double(), [g.cpu().double() for g in torch.autograd.grad(retained.loss, maps, allow_unused=True) if g is not None]
+            return retained.loss.detach().cpu().double(), [
+                g.cpu().double() for g in torch.autograd.grad(retained.loss, maps, allow_unused=True) if g is not None
+            ]
 
         here, there = run(DEVICE, torch.float32), run(torch.device("cpu"), torch.float64)
         errors = [float((here[0] - there[0]).abs() / there[0].abs())]

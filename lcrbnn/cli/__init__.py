@@ -46,13 +46,15 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-        print(f"usage: lcrbnn COMMAND [options]\n\ncommands:\n{rows}\n\nlcrbnn COMMAND --help tells more; lcrbnn --version")
+        print(f"usage: lcrbnn COMMAND [options]\n\ncommands:\n{rows}\n\nlcrbnn COMMAND --help tells more")
         return 0
     if argv[0] == "--version":
         print(f"lcrbnn {__version__}")
         return 0
     summary = choose(COMMANDS, argv[0], "command")
     command = import_module(f"lcrbnn.cli.{argv[0]}")
-    parser = _Parser(prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = _Parser(
+        prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     command.add_arguments(parser)
     return command.execute(parser.parse_args(argv[1:]))

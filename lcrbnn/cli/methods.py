@@ -8,7 +8,9 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the list."""
-    parser.add_argument("--curves", type=Path, metavar="FILE", help="draw forward and gradient curves into this .svg, .png or .pdf")
+    parser.add_argument(
+        "--curves", type=Path, metavar="FILE", help="draw forward and gradient curves into this .svg, .png or .pdf"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

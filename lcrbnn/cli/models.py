@@ -17,5 +17,8 @@ def execute(args: argparse.Namespace) -> int:
     print(f"{'network':<34} {'image':>5} {'parameters':>11} {'binary MACs':>14} {'real MACs':>12}  what it is")
     for row in MODELS.values():
         cost = count(network(row.name, "irnet"), (3, row.image, row.image))
-        print(f"{row.name:<34} {row.image:>5} {cost.parameters:>11,} {cost.binary_macs:>14,} {cost.real_macs:>12,}  {row.summary}")
+        print(
+            f"{row.name:<34} {row.image:>5} {cost.parameters:>11,} {cost.binary_macs:>14,} {cost.real_macs:>12,}"
+            f"  {row.summary}"
+        )
     return 0

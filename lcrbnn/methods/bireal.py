@@ -1,4 +1,4 @@
-"""Bi-Real net: the ApproxSign gradient for activations, magnitude-aware weights (Liu et al. 2018, PyTorch re-release)."""
+"""Bi-Real net: the ApproxSign gradient, magnitude-aware weights (Liu et al. 2018, the PyTorch re-release)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 
 
 class BirealWeight(WeightBinarizer):
-    """alpha sign(w), alpha = mean |w| of the filter, without gradient; the gradient of alpha sign(w) passes where |w| <= 1.
+    """alpha sign(w), alpha = mean |w| of the filter, without gradient; that of alpha sign(w) passes where |w| <= 1.
 
-    That gradient is not multiplied by alpha: the released code says so, and the inverse scale undoes ours. A fresh weight
-    is uniform on [0, 0.001): all positive, which Adam undoes and SGD hardly does.
+    It is not multiplied by alpha: the released code says so, and the inverse scale undoes ours. A fresh weight is
+    uniform on [0, 0.001): all positive, which Adam undoes and SGD hardly does.
     """
 
     def initialize(self, weight: Tensor) -> None:

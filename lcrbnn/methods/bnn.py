@@ -13,8 +13,8 @@ from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 class BnnWeight(WeightBinarizer):
     """sign(w), straight-through.
 
-    `limit`: after each step the latent weight is clamped to +-limit. The paper and older code use 1, which keeps weights
-    where their sign can still flip; the official code of today does not clamp, which is the default (None).
+    `limit`: after each step the latent weight is clamped to +-limit. The paper and older code use 1, which keeps
+    weights where their sign can still flip; the official code of today does not clamp, hence the default, None.
     """
 
     def __init__(self, weight: Tensor, *, limit: float | None = None) -> None:

@@ -140,7 +140,9 @@ class Method:
     def _parse(self, bits: str) -> int:
         possible = [f"1/{b}" for b in self.activation_bits]
         if bits not in possible:
-            raise InputError(f"{self.name} has no bit width {bits!r} (weights/activations); there are {', '.join(possible)}")
+            raise InputError(
+                f"{self.name} has no bit width {bits!r} (weights/activations); there are {', '.join(possible)}"
+            )
         return int(bits.split("/")[1])
 
 
@@ -166,7 +168,9 @@ def mean_magnitude(weight: Tensor) -> Tensor:
 def standardize_filters(weight: Tensor) -> Tensor:
     """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0."""
     if weight[0].numel() < 2:
-        raise InputError(f"this method standardises each filter, and a weight of shape {tuple(weight.shape)} has one number a filter")
+        raise InputError(
+            f"this method standardises each filter, and a weight of shape {tuple(weight.shape)} has one number a filter"
+        )
     flat = weight.flatten(1)
     spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
     return ((flat - mean) / spread.clamp_min(1e-5)).view_as(weight)

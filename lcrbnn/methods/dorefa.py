@@ -13,7 +13,7 @@ from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 
 
 class DorefaWeight(WeightBinarizer):
-    """E sign(w), E = mean |w| over the whole layer, without gradient; the gradient of E sign(w) passes straight to w."""
+    """E sign(w), E = mean |w| of the whole layer, without gradient; that of E sign(w) passes straight to w."""
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and one scale for all filters."""

@@ -27,7 +27,13 @@ _ROWS = [
         activation_bits=(32,),
         alike="the weights-only network of the XNOR-Net paper: its weights are xnor's by definition",
     ),
-    Method("xnor++", "Bulat & Tzimiropoulos, BMVC 2019", "a learned scale a channel, row and column", XnorPlusWeight, XnorPlusActivation),
+    Method(
+        "xnor++",
+        "Bulat & Tzimiropoulos, BMVC 2019",
+        "a learned scale a channel, row and column",
+        XnorPlusWeight,
+        XnorPlusActivation,
+    ),
     Method(
         "dorefa",
         "Zhou et al., 2016",

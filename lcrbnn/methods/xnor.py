@@ -35,7 +35,9 @@ class XnorWeight(WeightBinarizer):
         """Refuse a layer whose weights would all be centred away."""
         super().__init__(weight)
         if weight.shape[1] < 2:
-            raise InputError(f"xnor and bwn centre weights over input channels, and a weight of shape {tuple(weight.shape)} has one")
+            raise InputError(
+                f"xnor and bwn centre weights over input channels, and a weight of shape {tuple(weight.shape)} has one"
+            )
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and a scale a filter."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lcrbnn.methods import Method
-from lcrbnn.models.network import convolution
+from lcrbnn.models.skeleton import convolution
 
 
 class RPReLU(nn.Module):
@@ -63,23 +63,23 @@ class Subsample(nn.Module):
         return x[:, :, :: self.stride, :: self.stride]
 
 
-def _subsample(cin: int, cout: int, stride: int, method: Method | None) -> nn.Module:
+def _subsample(cin: int, cout: int, stride: int, method: Method | None) -> nn.Sequential:
     return nn.Sequential(Subsample(stride), PadChannels(cin, cout))
 
 
-def _conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Module:
+def _conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Sequential:
     return nn.Sequential(convolution(cin, cout, 1, stride, None), nn.BatchNorm2d(cout))
 
 
-def _binary_conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Module:
+def _binary_conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Sequential:
     return nn.Sequential(convolution(cin, cout, 1, stride, method), nn.BatchNorm2d(cout))
 
 
-def _pool(cin: int, cout: int, stride: int, method: Method | None) -> nn.Module:
+def _pool(cin: int, cout: int, stride: int, method: Method | None) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(stride, ceil_mode=True), PadChannels(cin, cout))
 
 
-def _pool_conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Module:
+def _pool_conv(cin: int, cout: int, stride: int, method: Method | None) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(stride, ceil_mode=True), *_conv(cin, cout, 1, None))
 
 
@@ -97,6 +97,12 @@ class Block(nn.Module):
     """What the three residual blocks share: convolutions, batch norms, activations, a shortcut."""
 
     convolutions = 2
+    conv1: nn.Module
+    bn1: nn.Module
+    act1: nn.Module
+    conv2: nn.Module
+    bn2: nn.Module
+    act2: nn.Module
 
     def __init__(self, cin: int, cout: int, stride: int, method: Method | None, activation: str, shortcut: str) -> None:
         """A block from cin to cout channels; only its first convolution has the stride."""

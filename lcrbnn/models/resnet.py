@@ -10,7 +10,7 @@ from torch import nn
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import Method
 from lcrbnn.models.blocks import ACTIVATIONS, BLOCKS
-from lcrbnn.models.network import Network
+from lcrbnn.models.skeleton import Network
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from lcrbnn.errors import choose, number
 from lcrbnn.layers import binary_layers, fit
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
-from lcrbnn.models.network import Network
 from lcrbnn.models.resnet import ResNetPlan, build_resnet
+from lcrbnn.models.skeleton import Network
 from lcrbnn.models.vgg import build_vgg_small
 
 
@@ -32,7 +32,9 @@ def _resnet(plan: ResNetPlan) -> Callable[[Method | None, int, int, int], Networ
 
 
 _THIN = ResNetPlan((3, 3, 3), (16, 32, 64), "plain", "hardtanh", "subsample", "conv3-act", norm_head=True, kaiming=True)
-_WIDE = ResNetPlan((2, 2, 2, 2), (64, 128, 256, 512), "plain", "hardtanh", "conv", "conv3", norm_head=True, kaiming=False)
+_WIDE = ResNetPlan(
+    (2, 2, 2, 2), (64, 128, 256, 512), "plain", "hardtanh", "conv", "conv3", norm_head=True, kaiming=False
+)
 _BIG = replace(_WIDE, stem="conv7-act-pool", kaiming=True)
 _ONE = replace(
     _WIDE, depths=(4, 4, 4, 4), block="single", activation="none", shortcut="pool-conv", norm_head=False
@@ -44,25 +46,71 @@ _cifar = partial(Model, image=32, classes=10)
 _imagenet = partial(Model, image=224, classes=1000)
 
 _ROWS = [
-    Model("resnet8-double", "the 6n+2 network with n = 1, for 8x8 digits", 8, 10, _resnet(replace(_THIN, depths=(1, 1, 1), block="double"))),
+    Model(
+        "resnet8-double",
+        "the 6n+2 network with n = 1, for 8x8 digits",
+        8,
+        10,
+        _resnet(replace(_THIN, depths=(1, 1, 1), block="double")),
+    ),
     _cifar("resnet20", "6n+2, n = 3, hardtanh, subsampling shortcut", build=_resnet(_THIN)),
-    _cifar("resnet20-double", "resnet20 with a skip around each convolution", build=_resnet(replace(_THIN, block="double"))),
-    _cifar("resnet20-relu", "resnet20 with ReLU and a bare stem, as IR-Net's 1/32", build=_resnet(replace(_THIN, activation="relu", stem="conv3"))),
+    _cifar(
+        "resnet20-double", "resnet20 with a skip around each convolution", build=_resnet(replace(_THIN, block="double"))
+    ),
+    _cifar(
+        "resnet20-relu",
+        "resnet20 with ReLU and a bare stem, as IR-Net's 1/32",
+        build=_resnet(replace(_THIN, activation="relu", stem="conv3")),
+    ),
     _cifar("resnet18", "four stages, hardtanh, real 1x1 shortcut (IR-Net)", build=_resnet(_WIDE)),
-    _cifar("resnet18-double", "resnet18 with a skip around each convolution", build=_resnet(replace(_WIDE, block="double"))),
-    _cifar("resnet18-binary-shortcut", "resnet18 with a binary 1x1 shortcut (RBNN)", build=_resnet(replace(_WIDE, shortcut="binary-conv"))),
-    _cifar("resnet18-pool-shortcut", "resnet18, average pool + zero channels (ReCU)", build=_resnet(replace(_WIDE, shortcut="pool", kaiming=True))),
-    _cifar("resnet18-relu", "resnet18 with ReLU, for full precision and 1/32", build=_resnet(replace(_WIDE, activation="relu", stem="conv3-act"))),
+    _cifar(
+        "resnet18-double", "resnet18 with a skip around each convolution", build=_resnet(replace(_WIDE, block="double"))
+    ),
+    _cifar(
+        "resnet18-binary-shortcut",
+        "resnet18 with a binary 1x1 shortcut (RBNN)",
+        build=_resnet(replace(_WIDE, shortcut="binary-conv")),
+    ),
+    _cifar(
+        "resnet18-pool-shortcut",
+        "resnet18, average pool + zero channels (ReCU)",
+        build=_resnet(replace(_WIDE, shortcut="pool", kaiming=True)),
+    ),
+    _cifar(
+        "resnet18-relu",
+        "resnet18 with ReLU, for full precision and 1/32",
+        build=_resnet(replace(_WIDE, activation="relu", stem="conv3-act")),
+    ),
     _cifar("resnet34", "resnet18's longer sibling", build=_resnet(replace(_WIDE, depths=_34))),
-    _cifar("resnet34-double", "resnet34 with a skip around each convolution", build=_resnet(replace(_WIDE, depths=_34, block="double"))),
+    _cifar(
+        "resnet34-double",
+        "resnet34 with a skip around each convolution",
+        build=_resnet(replace(_WIDE, depths=_34, block="double")),
+    ),
     _cifar("vgg-small", "five binary convolutions, pool before batch norm", build=build_vgg_small),
     _cifar("react18", "ReActNet-style ResNet-18: 16 one-convolution blocks, RPReLU", build=_resnet(_REACT)),
     _imagenet("resnet18-imagenet", "resnet18 with a 7x7 stem", build=_resnet(_BIG)),
-    _imagenet("resnet18-double-imagenet", "the ImageNet network of IR-Net, RBNN and LCR", build=_resnet(replace(_BIG, block="double"))),
-    _imagenet("resnet18-binary-shortcut-imagenet", "resnet18-imagenet with a binary 1x1 shortcut", build=_resnet(replace(_BIG, shortcut="binary-conv"))),
+    _imagenet(
+        "resnet18-double-imagenet",
+        "the ImageNet network of IR-Net, RBNN and LCR",
+        build=_resnet(replace(_BIG, block="double")),
+    ),
+    _imagenet(
+        "resnet18-binary-shortcut-imagenet",
+        "resnet18-imagenet with a binary 1x1 shortcut",
+        build=_resnet(replace(_BIG, shortcut="binary-conv")),
+    ),
     _imagenet("resnet34-imagenet", "resnet34 with a 7x7 stem", build=_resnet(replace(_BIG, depths=_34))),
-    _imagenet("resnet34-double-imagenet", "resnet34-imagenet, a skip around each convolution", build=_resnet(replace(_BIG, depths=_34, block="double"))),
-    _imagenet("bireal18-imagenet", "Bi-Real net: 16 blocks, no activation but the sign", build=_resnet(replace(_ONE, stem="conv7-pool"))),
+    _imagenet(
+        "resnet34-double-imagenet",
+        "resnet34-imagenet, a skip around each convolution",
+        build=_resnet(replace(_BIG, depths=_34, block="double")),
+    ),
+    _imagenet(
+        "bireal18-imagenet",
+        "Bi-Real net: 16 blocks, no activation but the sign",
+        build=_resnet(replace(_ONE, stem="conv7-pool")),
+    ),
     _imagenet("react18-imagenet", "ReActNet's ResNet-18", build=_resnet(replace(_REACT, stem="conv7-pool"))),
 ]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import Method
-from lcrbnn.models.network import Network, convolution
+from lcrbnn.models.skeleton import Network, convolution
 
 # Stages of (channels out, pool after the convolution).
 PLAN = (((128, True),), ((256, False), (256, True)), ((512, False), (512, True)))
@@ -26,14 +26,15 @@ def build_vgg_small(method: Method | None, classes: int, in_channels: int, image
             blocks.append(_block(cin, cout, pooled, method))
             cin = cout
         stages.append(nn.Sequential(*blocks))
-    net = Network(stem, stages, nn.Flatten(), nn.Linear(cin * side * side, classes))
+    head = nn.Linear(cin * side * side, classes)
+    net = Network(stem, stages, nn.Flatten(), head)
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, 0, math.sqrt(2 / (9 * module.out_channels)))
         if isinstance(module, BinaryLayer):
             module.initialize()
-    nn.init.normal_(net.head.weight, 0, 0.01)
-    nn.init.zeros_(net.head.bias)
+    nn.init.normal_(head.weight, 0, 0.01)
+    nn.init.zeros_(head.bias)
     return net
 
 

@@ -1,4 +1,4 @@
-"""Lipschitz-continuity retention: matrices, spectral norms and the loss as pure functions, and `Retention` to plug them in."""
+"""Lipschitz-continuity retention: the mathematics as pure functions, and `Retention` to plug it into a network."""
 
 from lcrbnn.retention.form import Form
 from lcrbnn.retention.loss import Retained, retention_loss

@@ -7,6 +7,7 @@ inside the forward pass, so that torch.compile traces it with the rest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ def across(names: Sequence[str]) -> list[Span]:
 
 def between(names: Sequence[str]) -> list[Span]:
     """From the input of each named module to that of the next: layers, adjacent maps (Eq. 8)."""
-    return [(Point(a, "in"), Point(b, "in")) for a, b in zip(names, names[1:], strict=False)]
+    return [(Point(a, "in"), Point(b, "in")) for a, b in itertools.pairwise(names)]
 
 
 @dataclass
@@ -64,7 +65,9 @@ class Capture:
     def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
         """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
         modules = dict(model.named_modules())
-        refuse_unknown([p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}")
+        refuse_unknown(
+            [p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}"
+        )
         self.maps = Maps()
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for point in dict.fromkeys(points):
@@ -121,4 +124,6 @@ def _tensor(x: Any, point: Point) -> Tensor:
     if isinstance(x, Tensor):
         return x
     word = {"in": "takes", "out": "returns"}[point.side]
-    raise InputError(f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module")
+    raise InputError(
+        f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module"
+    )

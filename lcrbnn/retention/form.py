@@ -11,7 +11,11 @@ from lcrbnn.errors import choose, number, refuse_unknown
 # What each text field may say, with a word of explanation; code elsewhere keys its tables by these names.
 CHOICES: dict[str, Mapping[str, str]] = {
     "matrix": {"batch": "Eq. 8, N x N over the batch", "square": "Eq. 9", "channel": "per sample, the official code"},
-    "normalization": {"raw": "as they are", "unit": "each sample of length 1", "centered": "mean removed, then length 1"},
+    "normalization": {
+        "raw": "as they are",
+        "unit": "each sample of length 1",
+        "centered": "mean removed, then length 1",
+    },
     "reference": {
         "latent": "the tensors that are binarised, same pass",
         "weights": "a pass with latent weights in place of their signs",

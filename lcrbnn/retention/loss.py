@@ -39,7 +39,9 @@ def retention_loss(binary: Sequence[Pair], reference: Sequence[Pair], form: Form
     wider, if the maps are), whatever autocast says. `start` is a drawn vector (spectral.random_start).
     """
     if len(binary) != len(reference) or not binary:
-        raise InputError(f"retention needs as many reference as binary maps, and some; got {len(reference)} and {len(binary)}")
+        raise InputError(
+            f"retention needs as many reference as binary maps, and some; got {len(reference)} and {len(binary)}"
+        )
     with torch.autocast(binary[0][0].device.type, enabled=False):
         ours = spectral_norms([_wide(p) for p in binary], form, start)
         theirs = spectral_norms([(a.detach(), b.detach()) for a, b in map(_wide, reference)], form, start)
@@ -107,7 +109,7 @@ COEFFICIENTS: dict[str, Callable[[int], float]] = {
 
 
 def quantization_error(weights: Sequence[Tensor]) -> Tensor:
-    """Algorithm 1's L_QE: the sum over layers of |W - alpha sgn W|^2, alpha = mean |w| of the filter (its minimiser)."""
+    """Algorithm 1's L_QE: the sum over layers of |W - alpha sgn W|^2, alpha = mean |w| of a filter (the minimiser)."""
     total = weights[0].new_zeros(())
     for weight in weights:
         flat = weight.flatten(1)
@@ -119,4 +121,3 @@ def quantization_error(weights: Sequence[Tensor]) -> Tensor:
 def _wide(pair: Pair) -> Pair:
     front, back = pair
     return (front.float() if front.dtype.itemsize < 4 else front, back.float() if back.dtype.itemsize < 4 else back)
-

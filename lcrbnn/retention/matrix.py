@@ -27,8 +27,8 @@ _TINY = 1e-12  # a norm below it is that of a constant or empty map, which has n
 def align(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
     """Bring a front map to the shape of the back map: average-pool its pixels, pad channels with zeros on both sides.
 
-    (n, c1, h1, w1), (n, c2, h2, w2) -> both (n, max(c1, c2), h2, w2). Where the back map has fewer channels, it is the one
-    that is padded. Maps of a linear layer, (n, d1) and (n, d2), are padded only.
+    (n, c1, h1, w1), (n, c2, h2, w2) -> both (n, max(c1, c2), h2, w2). Where the back map has fewer channels, it is the
+    one that is padded. Maps of a linear layer, (n, d1) and (n, d2), are padded only.
     """
     front = pool(front, back)
     width = max(front.shape[1], back.shape[1])
@@ -44,7 +44,7 @@ def pool(front: Tensor, back: Tensor) -> Tensor:
         )
     if front.dim() == 2 or front.shape[2:] == back.shape[2:]:
         return front
-    return F.adaptive_avg_pool2d(front, back.shape[2:])
+    return F.adaptive_avg_pool2d(front, (back.shape[2], back.shape[3]))
 
 
 def _pad(x: Tensor, width: int) -> Tensor:

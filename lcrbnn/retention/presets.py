@@ -6,7 +6,7 @@ from lcrbnn.retention.form import Form
 
 PRESETS: dict[str, Form] = {
     # What the package takes when nothing is said: Eq. 9 on normalised maps, block by block. Of the forms with reference
-    # `latent` it is the one whose ratios approach 1 when the loss falls (docs/LOG.md, 2026-11-15); not yet chosen by accuracy.
+    # `latent` it is the one whose ratios approach 1 as the loss falls (docs/LOG.md, 2026-11-15), no more.
     "default": Form(),
     # The paper, literally: Eq. 8 on raw activations, layer by layer, against the pre-sign tensors of the same pass.
     "paper": Form(matrix="batch", normalization="raw", spans="layers"),

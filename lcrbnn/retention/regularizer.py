@@ -36,9 +36,9 @@ class Retention(nn.Module):
     teacher_blocks   names of its blocks, if they differ
     seed       of the start vector of the power iteration
 
-    With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked and
-    the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss. Make it before the first
-    call of a compiled model. Network and teacher are not submodules: neither moves or is saved with this module.
+    With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked
+    and the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss. Make it before the
+    first call of a compiled model. Network and teacher are no submodules: neither moves or is saved with this module.
     """
 
     start: Tensor
@@ -60,7 +60,9 @@ class Retention(nn.Module):
         if not isinstance(model, nn.Module):
             raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
         model = _unwrapped(model)
-        self.form = (form if isinstance(form, Form) else choose(PRESETS, form, "preset of the retention loss")).but(**changes)
+        self.form = (form if isinstance(form, Form) else choose(PRESETS, form, "preset of the retention loss")).but(
+            **changes
+        )
         self.spans = _spans(model, self.form, blocks, layers)
         self.ratios: Tensor | None = None
         self._model = (model,)  # in a tuple: not a submodule
@@ -85,12 +87,16 @@ class Retention(nn.Module):
         """
         if self._capture is None:
             if weight is not None and not (isinstance(weight, int | float) and weight == 0):
-                raise InputError("this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it")
+                raise InputError(
+                    "this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it"
+                )
             return torch.zeros((), device=self.start.device)
         maps = self._capture.take()
         missing = [p for p in _points(self.spans) if p not in maps.real]
         if missing:
-            hint = "call the model before each loss()" if not maps.real else f"module {missing[0].module!r} was not called"
+            hint = (
+                "call the model before each loss()" if not maps.real else f"module {missing[0].module!r} was not called"
+            )
             raise InputError(f"retention has no maps to compare: {hint}")
         retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
         self.ratios = retained.ratios()
@@ -146,22 +152,30 @@ class Retention(nn.Module):
     def _watch(self, teacher: nn.Module, names: Sequence[str] | None) -> tuple[nn.Module, Capture, list[Span]]:
         spans = self.spans if names is None else across(names)
         if len(spans) != len(self.spans):
-            raise InputError(f"the teacher has {len(spans)} blocks to compare and the model {len(self.spans)}; name as many of each")
+            raise InputError(
+                f"the teacher has {len(spans)} blocks to compare and the model {len(self.spans)}; name as many of each"
+            )
         return teacher.eval(), Capture(teacher, _points(spans), signs=False), spans
 
     def _check_reference(self, model: nn.Module, teacher: nn.Module | None) -> None:
         reference, binary = self.form.reference, any(True for _ in binary_layers(model))
         if reference == "latent" and self.form.maps == "real":
-            raise InputError("reference 'latent' compares maps with what they are binarised to; with maps 'real' the loss is exactly 0")
+            raise InputError(
+                "reference 'latent' compares maps with what they become; with maps 'real' the loss is exactly 0"
+            )
         if reference == "latent" and self._weights_only:
             raise InputError(
-                "reference 'latent' compares activations with their signs, and this network binarises weights only (1/32): "
-                "the loss would be exactly 0; choose reference 'weights' or 'teacher'"
+                "reference 'latent' compares activations with their signs, and this network binarises weights only "
+                "(1/32): the loss would be exactly 0; choose reference 'weights' or 'teacher'"
             )
         if reference == "weights" and not binary:
-            raise InputError("reference 'weights' runs the network with latent weights, and it has no binary layer of this package")
+            raise InputError(
+                "reference 'weights' runs the network with latent weights, and it has no binary layer of this package"
+            )
         if self.form.quantization > 0 and not binary:
-            raise InputError("the quantisation-error loss needs binary layers of this package, and the network has none")
+            raise InputError(
+                "the quantisation-error loss needs binary layers of this package, and the network has none"
+            )
         if reference == "teacher" and not isinstance(teacher, nn.Module):
             raise InputError("reference 'teacher' needs teacher=, a full-precision network")
         if reference != "teacher" and teacher is not None:
@@ -174,7 +188,11 @@ REFERENCES = {"latent": Retention._latent, "weights": Retention._weights, "teach
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
+    norms = [
+        m
+        for m in model.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
+    ]
     for norm in norms:
         norm.track_running_stats = False
     try:
@@ -194,7 +212,9 @@ def _spans(model: nn.Module, form: Form, blocks: Sequence[str] | None, layers: S
             raise InputError(f"blocks and layers are lists of names; got the single text {names!r}")
         spans = across(names) if blocks is not None else between(names)
         if not spans:
-            raise InputError(f"retention needs at least {'one block' if blocks is not None else 'two layers'}; got {list(names)!r}")
+            raise InputError(
+                f"retention needs at least {'one block' if blocks is not None else 'two layers'}; got {list(names)!r}"
+            )
         return spans
     if not isinstance(model, Network):
         raise InputError(f"{type(model).__name__} is not a network of this package: name its blocks, blocks=[...]")
@@ -220,6 +240,10 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     # torch.compile and DistributedDataParallel wrap the network that carries the names.
     for wrapper in ("_orig_mod", "module"):
         inner = getattr(model, wrapper, None)
-        if isinstance(inner, nn.Module) and type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+        if isinstance(inner, nn.Module) and type(model).__name__ in (
+            "OptimizedModule",
+            "DistributedDataParallel",
+            "DataParallel",
+        ):
             return _unwrapped(inner)
     return model

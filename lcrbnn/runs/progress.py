@@ -20,7 +20,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Shows how much of `total` is done. On a terminal one line is redrawn; elsewhere every tenth part prints a line."""
+    """Shows how much of `total` is done: on a terminal one line, redrawn; elsewhere a line for every tenth part."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         """Start the clock."""

@@ -58,7 +58,9 @@ def _commit() -> str | None:
     """The commit of the source tree, with a mark if it was changed since; without git, what LCRBNN_COMMIT says."""
     here = Path(__file__).parent
     try:
-        name = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        name = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        )
         state = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("LCRBNN_COMMIT")

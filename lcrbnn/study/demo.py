@@ -31,7 +31,9 @@ class Curves:
 
 def train(weight: float, seed: int, epochs: int, progress: Progress) -> Curves:
     """Train the demo's network once: weight is lambda, 0 for a run without retention."""
-    (images, labels), (valid_images, valid_labels) = ((torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in load_digits())
+    (images, labels), (valid_images, valid_labels) = (
+        (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in load_digits()
+    )
     torch.manual_seed(seed)
     model = network("resnet8-double", "irnet", in_channels=1)
     retention = Retention(model, weight=weight)
@@ -87,7 +89,9 @@ def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
     _draw(runs, picture)
     rows = [_row(w, curves) for w, curves in runs.items()]
     head = f"{'lambda':>8}  {'accuracy, 500 held-out digits':<30}  {'mean |sigma_B / sigma_F - 1| over blocks':<40}"
-    note = f"mean and standard deviation of {seeds} paired seeds, last of {epochs} epochs; no claim: so few seeds decide nothing"
+    note = (
+        f"mean and standard deviation of {seeds} paired seeds, last of {epochs} epochs: too few to claim a difference"
+    )
     return "\n".join([head, *rows, note, f"curves: {picture}"])
 
 

@@ -107,7 +107,7 @@ def test_a_schedule_and_a_ramp_move_without_compiling_again() -> None:
     assert len(set(losses)) == 3
 
 
-@pytest.mark.slow  # half a minute: the C++ backend compiles a kernel for each fused piece; nothing smaller shows that it can
+@pytest.mark.slow  # half a minute: the C++ backend compiles every fused piece; nothing smaller shows that it can
 def test_the_default_compiler_gives_the_same_loss_and_gradients() -> None:
     model, _ = make("irnet")
     retention = Retention(model, weight=10.0)

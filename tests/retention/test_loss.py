@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -140,7 +141,9 @@ def test_gradients_of_converged_norms_pass_finite_differences(matrix: str, norma
     generator = torch.Generator().manual_seed(0)
     front = torch.randn(3, 2, 2, 2, generator=generator, dtype=torch.float64, requires_grad=True)
     back = torch.randn(3, 2, 2, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    reference = [(torch.randn(3, 2, 2, 2, generator=generator).double(), torch.randn(3, 2, 2, 2, generator=generator).double())]
+    reference = [
+        (torch.randn(3, 2, 2, 2, generator=generator).double(), torch.randn(3, 2, 2, 2, generator=generator).double())
+    ]
     assert torch.autograd.gradcheck(
         lambda f, b: retention_loss([(f, b)], reference, form, START).loss, (front, back), atol=1e-5, rtol=1e-3
     )
@@ -201,17 +204,21 @@ def official() -> Mapping[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 @pytest.mark.parametrize(("case", "stages"), [("a", 4), ("b", 3)])
-def test_the_official_form_is_the_published_loss(official: Mapping[str, np.ndarray], case: str, stages: int, kind: str) -> None:
+def test_the_official_form_is_the_published_loss(
+    official: Mapping[str, np.ndarray], case: str, stages: int, kind: str
+) -> None:
     dtype = torch.float32 if kind == "f32" else torch.float64
     student = [torch.from_numpy(official[f"{case}_student_{i}"]).to(dtype).requires_grad_() for i in range(stages)]
     teacher = [torch.from_numpy(official[f"{case}_teacher_{i}"]).to(dtype) for i in range(stages)]
     retained = retention_loss(
-        list(zip(student, student[1:], strict=False)), list(zip(teacher, teacher[1:], strict=False)), PRESETS["official"], START
+        list(itertools.pairwise(student)), list(itertools.pairwise(teacher)), PRESETS["official"], START
     )
     exact = 1e-5 if kind == "f32" else 1e-11
     assert float(retained.loss.detach()) == pytest.approx(float(official[f"{case}_loss_{kind}"]), rel=exact)
     for name, values in (("student", retained.binary), ("teacher", retained.reference)):
-        np.testing.assert_allclose(torch.stack(values).detach().numpy(), official[f"{case}_eig_{name}_{kind}"], rtol=exact)
+        np.testing.assert_allclose(
+            torch.stack(values).detach().numpy(), official[f"{case}_eig_{name}_{kind}"], rtol=exact
+        )
     retained.loss.backward()
     for i, maps in enumerate(student):
         expected = official[f"{case}_grad_{i}_{kind}"]
@@ -226,15 +233,23 @@ def test_the_official_form_is_the_published_loss(official: Mapping[str, np.ndarr
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
-    "make", [torch.zeros, torch.ones, lambda *s: torch.full(s, -0.3), lambda *s: torch.full(s, 1e-20)], ids=["zero", "one", "constant", "tiny"]
+    "make",
+    [torch.zeros, torch.ones, lambda *s: torch.full(s, -0.3), lambda *s: torch.full(s, 1e-20)],
+    ids=["zero", "one", "constant", "tiny"],
 )
 def test_degenerate_maps_give_a_finite_loss_and_gradient(name: str, batch: int, make: object) -> None:
     shape = (batch, 4, 3, 3)
-    degenerate = make(*shape)  # type: ignore[operator]  # one of the four makers above
+    degenerate = make(*shape)
     for normalization in NORMALIZATIONS:
-        for ours, theirs in ((degenerate, degenerate), (torch.randn(shape), degenerate), (degenerate, torch.randn(shape))):
+        for ours, theirs in (
+            (degenerate, degenerate),
+            (torch.randn(shape), degenerate),
+            (degenerate, torch.randn(shape)),
+        ):
             maps = ours.clone().requires_grad_()
-            retained = retention_loss([(maps, maps)], [(theirs, theirs)], PRESETS[name].but(normalization=normalization), START)
+            retained = retention_loss(
+                [(maps, maps)], [(theirs, theirs)], PRESETS[name].but(normalization=normalization), START
+            )
             assert torch.isfinite(retained.loss)
             assert torch.isfinite(retained.ratios()).all()
             retained.loss.backward()

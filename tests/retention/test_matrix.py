@@ -75,7 +75,9 @@ def test_gradients_pass_a_check_by_finite_differences(kind: str, normalization: 
     kind=st.sampled_from(sorted(MATRICES)),
     normalization=st.sampled_from(sorted(NORMALIZATIONS)),
 )
-def test_maps_of_any_shape_compare(n: int, c1: int, c2: int, side1: int, side2: int, kind: str, normalization: str) -> None:
+def test_maps_of_any_shape_compare(
+    n: int, c1: int, c2: int, side1: int, side2: int, kind: str, normalization: str
+) -> None:
     front, back = torch.randn(n, c1, side1, side1), torch.randn(n, c2, side2, side2)
     matrix = MATRICES[kind](front, back, normalization)
     small = matrix.small()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,11 @@ def steps(model: nn.Module, retention: Retention | None, count: int, *, weight: 
 # The promise to a user.
 
 
-@pytest.mark.parametrize("make", [Foreign, lambda: lcrbnn.binarize(Foreign(nn.Conv2d), skip=["begin.0", "end", "*.skip"])], ids=["own", "binarized"])
+@pytest.mark.parametrize(
+    "make",
+    [Foreign, lambda: lcrbnn.binarize(Foreign(nn.Conv2d), skip=["begin.0", "end", "*.skip"])],
+    ids=["own", "binarized"],
+)
 def test_in_three_lines_on_a_network_of_the_users_own(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     model = make()
@@ -97,13 +102,15 @@ def test_blocks_of_our_own_networks_compare_what_the_next_layer_binarises() -> N
 
     for i in (1, 2, 3):
         model.get_submodule(f"layer{i}.0.conv1.input_binarizer").register_forward_hook(note(f"layer{i}"))
-    model.get_submodule("pool").register_forward_hook(lambda m, args, out: seen.update(pool=(args[0], ops.sign(args[0]))))
+    model.get_submodule("pool").register_forward_hook(
+        lambda m, args, out: seen.update(pool=(args[0], ops.sign(args[0])))
+    )
     model(IMAGES[:16])
     got = float(retention.loss().detach())
 
     order = [seen[k] for k in ("layer1", "layer2", "layer3", "pool")]
-    real = [(a[0], b[0]) for a, b in zip(order, order[1:], strict=False)]
-    signs = [(a[1], b[1]) for a, b in zip(order, order[1:], strict=False)]
+    real = [(a[0], b[0]) for a, b in itertools.pairwise(order)]
+    signs = [(a[1], b[1]) for a, b in itertools.pairwise(order)]
     expected = retention_loss(signs, real, form, retention.start).loss / 2
     assert got == pytest.approx(float(expected.detach()), rel=1e-6)
 
@@ -125,7 +132,9 @@ def test_the_sign_is_the_layers_own_and_not_computed_again() -> None:
     model = small()
     capture = Capture(model, [Point("layer2.0", "in"), Point("layer1.0", "out")], signs=True)
     shared: list[Tensor] = []
-    model.get_submodule("layer2.0.conv1.input_binarizer").register_forward_hook(lambda m, a, out: shared.append(out.signs))
+    model.get_submodule("layer2.0.conv1.input_binarizer").register_forward_hook(
+        lambda m, a, out: shared.append(out.signs)
+    )
     model(IMAGES[:4])
     maps = capture.take()
     for point in (Point("layer2.0", "in"), Point("layer1.0", "out")):
@@ -194,11 +203,13 @@ def test_a_teacher_is_read_in_evaluation_mode_without_gradient_and_without_chang
 
 def test_a_teacher_may_name_its_blocks_otherwise() -> None:
     model, teacher = small(), Foreign(nn.Conv2d)
-    with pytest.raises(InputError, match="no module of Foreign is called 'layer1.0'; there are begin"):
+    with pytest.raises(InputError, match=r"no module of Foreign is called 'layer1\.0'; there are begin"):
         Retention(model, reference="teacher", teacher=teacher)
     with pytest.raises(InputError, match="the teacher has 2 blocks to compare and the model 3"):
         Retention(model, reference="teacher", teacher=teacher, teacher_blocks=BLOCKS)
-    retention = Retention(model, blocks=["layer1.0", "layer2.0"], reference="teacher", teacher=teacher, teacher_blocks=BLOCKS)
+    retention = Retention(
+        model, blocks=["layer1.0", "layer2.0"], reference="teacher", teacher=teacher, teacher_blocks=BLOCKS
+    )
     model(IMAGES[:8])
     assert retention.loss() > 0
 
@@ -226,7 +237,7 @@ def test_the_official_preset_takes_stage_pairs_and_learns_a_factor_a_stage() -> 
     with torch.no_grad():
         theirs = teacher.features(images)
     raw = retention_loss(
-        list(zip(maps, maps[1:], strict=False)), list(zip(theirs, theirs[1:], strict=False)), PRESETS["official"], retention.start
+        list(itertools.pairwise(maps)), list(itertools.pairwise(theirs)), PRESETS["official"], retention.start
     ).loss
     assert float(loss.detach()) == pytest.approx(8 / (16 * 1e4) * float(raw.detach()), rel=1e-4)
 
@@ -279,7 +290,9 @@ def test_watching_without_weight_changes_no_bit_of_training(reference: str) -> N
     teacher = small(None) if reference == "teacher" else None
     retention = Retention(watched, reference=reference, teacher=teacher)
     steps(watched, retention, 5, weight=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True)
+    )
 
 
 def test_neither_network_nor_teacher_is_part_of_it() -> None:
@@ -362,14 +375,23 @@ def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
     ("call", "sentence"),
     [
         (lambda: Retention("net"), "Retention takes a torch.nn.Module; got str"),
-        (lambda: Retention(small(), "offical"), "no preset of the retention loss is called 'offical'.*did you mean 'official'"),
+        (
+            lambda: Retention(small(), "offical"),
+            "no preset of the retention loss is called 'offical'.*did you mean 'official'",
+        ),
         (lambda: Retention(small(), blocks=["layer9"]), "no module of Network is called 'layer9'; there are"),
-        (lambda: Retention(small(), blocks="layer1"), "blocks and layers are lists of names; got the single text 'layer1'"),
+        (
+            lambda: Retention(small(), blocks="layer1"),
+            "blocks and layers are lists of names; got the single text 'layer1'",
+        ),
         (lambda: Retention(small(), blocks=[]), "retention needs at least one block"),
         (lambda: Retention(small(), layers=["layer1"]), "retention needs at least two layers"),
         (lambda: Retention(small(), blocks=["layer1"], layers=["layer1", "layer2"]), "name blocks or layers, not both"),
         (lambda: Retention(Foreign()), "Foreign is not a network of this package: name its blocks"),
-        (lambda: Retention(small(), wieght=1.0), "no setting of the retention loss is called 'wieght'.*did you mean 'weight'"),
+        (
+            lambda: Retention(small(), wieght=1.0),
+            "no setting of the retention loss is called 'wieght'.*did you mean 'weight'",
+        ),
         (lambda: Retention(small(), maps="real"), "with maps 'real' the loss is exactly 0"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, reference="weights"), "it has no binary layer of this package"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, quantization=1.0), "needs binary layers of this package"),
@@ -400,7 +422,7 @@ def test_a_failed_construction_leaves_no_hook() -> None:
     model = small()
     for settings in ({"blocks": ["layer1.0", "nope"]}, {"reference": "teacher", "teacher": Foreign()}):
         with pytest.raises(InputError):
-            Retention(model, **settings)  # type: ignore[arg-type]  # the mistakes under test
+            Retention(model, **settings)
         assert hooks(model) == 0
 
 

@@ -31,7 +31,9 @@ class Network(nn.Module):
     @property
     def chain(self) -> tuple[str, ...]:
         """The modules whose inputs are the maps between the convolutions of the main path, then "pool"."""
-        main = (f"{b}.{n}" for b in self.blocks for n, _ in self.get_submodule(b).named_children() if n.startswith("conv"))
+        main = (
+            f"{b}.{n}" for b in self.blocks for n, _ in self.get_submodule(b).named_children() if n.startswith("conv")
+        )
         return (*main, "pool")
 
     def features(self, images: Tensor) -> list[Tensor]:
