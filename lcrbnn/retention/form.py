@@ -39,7 +39,7 @@ class Form:
     maps: str = "binary"
     spans: str = "blocks"
     start: str = "random"
-    iterations: int = 5
+    iterations: int = 10
     root: bool = False  # the square root of the top eigenvalue, a spectral norm proper, instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0

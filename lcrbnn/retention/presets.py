@@ -9,7 +9,7 @@ PRESETS: dict[str, Form] = {
     # `latent` it is the one whose ratios approach 1 as the loss falls (docs/LOG.md, 2026-11-15), no more.
     "default": Form(),
     # The paper, literally: Eq. 8 on raw activations, layer by layer, against the pre-sign tensors of the same pass.
-    "paper": Form(matrix="batch", normalization="raw", spans="layers"),
+    "paper": Form(matrix="batch", normalization="raw", spans="layers", iterations=5),
     # The published code: stage pairs, a teacher, real maps with a learnable factor, one step from ones, MSE / 2^(L-k).
     # Its second forward pass, double batch-norm update and teacher in training mode are not copied.
     "official": Form(

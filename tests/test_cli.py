@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lcrbnn import __version__
+from lcrbnn.cli import COMMANDS, main
+from lcrbnn.methods import METHODS
+from lcrbnn.models import MODELS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out and summary in out for name, summary in COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert COMMANDS[command] in capsys.readouterr().out
+
+
+def test_methods_and_models_are_listed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(METHODS)
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(MODELS)
+    assert "1,695,547,392" in next(line for line in lines if line.startswith("resnet18-binary-shortcut-imagenet"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["trian"], "lcrbnn: no command is called 'trian'; there are demo, methods, models\n"),
+        (["demo", "--epochs", "0"], "lcrbnn: --epochs must be a whole number of at least 1; got 0\n"),
+        (["demo", "--epochs", "ten"], "lcrbnn: argument --epochs: invalid int value: 'ten'; see lcrbnn demo --help\n"),
+        (["demo", "--weight", "-1"], "lcrbnn: --weight must be a number of at least 1e-09; got -1.0\n"),
+        (["demo", "--seeds", "0"], "lcrbnn: --seeds must be a whole number of at least 1; got 0\n"),
+        (["demo", "--nope"], "lcrbnn: unrecognized arguments: --nope; see lcrbnn demo --help\n"),
+        (["methods", "--curves", "x.doc"], "lcrbnn: a figure is a .png, .svg or .pdf file; got 'x.doc'\n"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    shown = capsys.readouterr()
+    assert shown.err == sentence
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--out", str(tmp_path / "file" / "demo")]) == 2
+    assert "--out must be a folder that can be written" in capsys.readouterr().err
+    assert main(["methods", "--curves", str(tmp_path / "file" / "a.png")]) == 2
+    assert "a figure cannot be written to" in capsys.readouterr().err
+
+
+def test_the_demo_prints_a_table_and_draws_its_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]) == 0
+    shown = capsys.readouterr()
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert [r[0] for r in rows[1:3]] == ["0", "1"]
+    assert all("%" in r and "±" in r for r in rows[1:3])
+    assert str(tmp_path / "demo.png") in shown.out
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["demo.png"]
+    assert "4/4  lambda 1, seed 1, epoch 1" in shown.err
+
+
+def test_the_curves_are_drawn_and_the_committed_ones_are_up_to_date(tmp_path: Path) -> None:
+    assert main(["methods", "--curves", str(tmp_path / "a.svg")]) == 0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert all(f"<!-- {name}: activation" in drawn for name in METHODS)
+    committed = (ROOT / "docs" / "methods.svg").read_text()
+    assert [line for line in drawn.splitlines() if "<!--" in line] == [
+        line for line in committed.splitlines() if "<!--" in line
+    ]
+
+
+def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_source_tree_runs_as_a_module(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "lcrbnn", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"lcrbnn {__version__}\n", "")
+    done = run(sys.executable, "-m", "lcrbnn", "nope", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
+    code = "import sys, lcrbnn, lcrbnn.cli; lcrbnn.cli.main([]); print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    done = run(sys.executable, "-c", code)
+    assert done.stdout.endswith("set()\n"), done.stderr
+
+
+def test_training_needs_neither_matplotlib_nor_anything_but_torch_and_numpy() -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from pathlib import Path; from lcrbnn.study.demo import train; from lcrbnn.runs.progress import Progress\n"
+        "print(len(train(1.0, 0, 1, Progress(1)).accuracy))\n"
+        "from lcrbnn.cli import main; sys.exit(main(['methods', '--curves', 'a.png']))"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.stdout == "1\n"
+    assert done.returncode == 2
+    assert done.stderr.endswith("lcrbnn: a figure needs matplotlib, which is not installed here\n")
