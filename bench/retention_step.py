@@ -50,7 +50,8 @@ def make_step(settings: dict[str, Any] | None) -> Callable[[], float]:
         needs_teacher = settings.get("reference") == "teacher" or settings.get("form") == "official"
         teacher = lcrbnn.network("resnet20-relu") if needs_teacher else None
         retention = lcrbnn.Retention(model, teacher=teacher, **settings)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    learned = [*model.parameters(), *(retention.parameters() if retention is not None else ())]
+    optimizer = torch.optim.SGD(learned, 0.01, momentum=0.9)
 
     def step() -> float:
         began = time.perf_counter()

@@ -226,16 +226,24 @@ def fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:
         layer.weight_binarizer.to(layer.weight.device, layer.weight.dtype)
 
     hooks = [m.register_forward_pre_hook(tell) for m in model.modules() if isinstance(m, BinaryConv2d)]
-    training = {m: m.training for m in model.modules()}
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(images)
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in training.items():
-            module.training = mode
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards every module is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager

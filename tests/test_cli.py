@@ -89,10 +89,9 @@ def test_the_curves_are_drawn_and_the_committed_ones_are_up_to_date(tmp_path: Pa
     assert main(["methods", "--curves", str(tmp_path / "a.svg")]) == 0
     drawn = (tmp_path / "a.svg").read_text()
     assert all(f"<!-- {name}: activation" in drawn for name in METHODS)
-    committed = (ROOT / "docs" / "methods.svg").read_text()
-    assert [line for line in drawn.splitlines() if "<!--" in line] == [
-        line for line in committed.splitlines() if "<!--" in line
-    ]
+    figures = (drawn, (ROOT / "docs" / "methods.svg").read_text())
+    labels, committed = ([line for line in text.splitlines() if "<!--" in line] for text in figures)
+    assert labels == committed
 
 
 def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -108,7 +107,9 @@ def test_the_source_tree_runs_as_a_module(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
-    code = "import sys, lcrbnn, lcrbnn.cli; lcrbnn.cli.main([]); print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    code = (
+        "import sys; from lcrbnn.cli import main; main([]); print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
     done = run(sys.executable, "-c", code)
     assert done.stdout.endswith("set()\n"), done.stderr
 

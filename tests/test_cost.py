@@ -25,8 +25,10 @@ def test_a_network_counted_by_hand() -> None:
 
 def test_counting_leaves_the_network_as_it_was() -> None:
     net = lcrbnn.network("resnet8-double", "irnet")
+    net.layer1.eval()
     before = {k: v.clone() for k, v in net.state_dict().items()}
     count(net, (3, 8, 8))
     assert net.training
+    assert not net.layer1.training
     assert all(torch.equal(v, net.state_dict()[k]) for k, v in before.items())
     assert not any(m._forward_hooks for m in net.modules())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.layers import BinaryLayer
+from lcrbnn.layers import BinaryLayer, evaluating
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,11 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
 
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(note) for m in layers]
-    training = model.training
     parameter = next(model.parameters())
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype))
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     return Cost(

@@ -110,7 +110,7 @@ class Capture:
 
     def _note_binary(self, module: nn.Module, args: tuple[Tensor, ...], output: Binary) -> None:
         for point, x in self.maps.real.items():
-            if x is args[0]:
+            if x is args[0] and point not in self.maps.binary:  # the main path's convolution comes before a shortcut's
                 self.maps.binary[point] = output
 
 

@@ -23,7 +23,11 @@ CHOICES: dict[str, Mapping[str, str]] = {
     },
     "maps": {"binary": "as the next binary layer binarises them", "real": "before that"},
     "spans": {"layers": "between convolutions", "blocks": "across each block", "stages": "from stage to stage"},
-    "start": {"random": "seeded, unit length", "ones": "all ones, not of unit length"},
+    "start": {
+        "random": "seeded, unit length",
+        "ones": "all ones, not of unit length",
+        "heaviest": "the longest column",
+    },
     "distance": {"ratio": "Eq. 11", "mse": "the official code"},
     "coefficient": {"half": "lambda / 2, Eq. 12", "batch": "lambda / (batch 10^4), the official code"},
 }
@@ -38,8 +42,8 @@ class Form:
     reference: str = "latent"
     maps: str = "binary"
     spans: str = "blocks"
-    start: str = "random"
-    iterations: int = 10
+    start: str = "heaviest"
+    iterations: int = 5
     root: bool = False  # the square root of the top eigenvalue, a spectral norm proper, instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0

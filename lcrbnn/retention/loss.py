@@ -12,7 +12,7 @@ from lcrbnn import ops
 from lcrbnn.errors import InputError
 from lcrbnn.retention.form import Form
 from lcrbnn.retention.matrix import MATRICES
-from lcrbnn.retention.spectral import iterate, start_of, value
+from lcrbnn.retention.spectral import heaviest_column, iterate, start_of, value
 
 Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
 
@@ -68,17 +68,19 @@ def _iterate_together(smalls: list[Tensor], form: Form, start: Tensor, *, square
     for i, small in enumerate(smalls):
         shapes.setdefault(tuple(small.shape), []).append(i)
     vectors: dict[int, Pair] = {}
-    for (count, _, length), members in shapes.items():
+    for (count, _, _), members in shapes.items():
         stacked = torch.cat([smalls[i] for i in members])
-        v, before = iterate(stacked, STARTS[form.start](start.to(stacked), length), form.iterations, squared=squared)
+        v, before = iterate(stacked, STARTS[form.start](stacked, start.to(stacked)), form.iterations, squared=squared)
         for i, a, b in zip(members, v.split(count), before.split(count), strict=True):
             vectors[i] = (a, b)
     return [vectors[i] for i in range(len(smalls))]
 
 
-STARTS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "random": start_of,
-    "ones": lambda pool, length: pool.new_ones(length),  # not of unit length: the official code's
+# The start of the iteration, for matrices (b, m, n) and a drawn vector: one vector for all, (n,), or one each, (b, n).
+STARTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "random": lambda small, pool: start_of(pool, small.shape[2]),  # Algorithm 2
+    "ones": lambda small, pool: small.new_ones(small.shape[2]),  # the official code's: not of unit length
+    "heaviest": lambda small, pool: heaviest_column(small),
 }
 
 
@@ -109,7 +111,10 @@ COEFFICIENTS: dict[str, Callable[[int], float]] = {
 
 
 def quantization_error(weights: Sequence[Tensor]) -> Tensor:
-    """Algorithm 1's L_QE: the sum over layers of |W - alpha sgn W|^2, alpha = mean |w| of a filter (the minimiser)."""
+    """Algorithm 1's L_QE: the sum over layers of |W - alpha sgn W|^2, alpha = mean |w| of a filter (the minimiser).
+
+    W is the tensor whose sign is taken: for a method that standardises its weights, the standardised one.
+    """
     total = weights[0].new_zeros(())
     for weight in weights:
         flat = weight.flatten(1)

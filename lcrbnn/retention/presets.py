@@ -5,11 +5,11 @@ from __future__ import annotations
 from lcrbnn.retention.form import Form
 
 PRESETS: dict[str, Form] = {
-    # What the package takes when nothing is said: Eq. 9 on normalised maps, block by block. Of the forms with reference
-    # `latent` it is the one whose ratios approach 1 as the loss falls (docs/LOG.md, 2026-11-15), no more.
+    # What the package takes when nothing is said: Eq. 9 on normalised maps, block by block. Of the normalised forms
+    # with reference `latent` it brought its ratios closest to 1 in a first trial (docs/LOG.md, 2026-11-15), no more.
     "default": Form(),
     # The paper, literally: Eq. 8 on raw activations, layer by layer, against the pre-sign tensors of the same pass.
-    "paper": Form(matrix="batch", normalization="raw", spans="layers", iterations=5),
+    "paper": Form(matrix="batch", normalization="raw", spans="layers", start="random"),
     # The published code: stage pairs, a teacher, real maps with a learnable factor, one step from ones, MSE / 2^(L-k).
     # Its second forward pass, double batch-norm update and teacher in training mode are not copied.
     "official": Form(

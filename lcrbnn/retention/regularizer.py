@@ -104,7 +104,7 @@ class Retention(nn.Module):
         weight = self.form.weight if weight is None else weight
         total = weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
         if self.form.quantization > 0:
-            latent = [layer.weight for _, layer in binary_layers(self._model[0])]
+            latent = [layer.weight_binarizer.latent(layer.weight) for _, layer in binary_layers(self._model[0])]
             total = total + self.form.quantization * quantization_error(latent)
         return total
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcrbnn.data import load_digits
-from lcrbnn.layers import advance, project, start_epoch
+from lcrbnn.layers import advance, evaluating, project, start_epoch
 from lcrbnn.models import Network, network
 from lcrbnn.retention import Retention
 from lcrbnn.runs.progress import Progress
@@ -62,20 +62,17 @@ def train(weight: float, seed: int, epochs: int, progress: Progress) -> Curves:
 
 @torch.no_grad()
 def _accuracy(model: Network, images: Tensor, labels: Tensor) -> float:
-    model.eval()
-    correct = (model(images).argmax(1) == labels).float().mean().item()
-    model.train()
-    return 100 * correct
+    with evaluating(model):
+        return 100 * (model(images).argmax(1) == labels).float().mean().item()
 
 
 @torch.no_grad()
 def measure_ratios(model: Network, images: Tensor) -> list[float]:
     """sigma_B / sigma_F of each block on these images, in evaluation mode."""
     watch = Retention(model)
-    model.eval()
-    model(images)
+    with evaluating(model):
+        model(images)
     watch.loss()
-    model.train()
     watch.close()
     assert watch.ratios is not None
     return watch.ratios.tolist()
