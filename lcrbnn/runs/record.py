@@ -55,16 +55,20 @@ def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, with a mark if it was changed since; without git, what LCRBNN_COMMIT says."""
-    here = Path(__file__).parent
+    """The commit of the source tree, marked if anything but records changed since; LCRBNN_COMMIT without git."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # installed, perhaps inside somebody else's repository
+        return os.environ.get("LCRBNN_COMMIT")
     try:
-        name = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        )
-        state = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
+        name = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", ".", ":(exclude)results")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("LCRBNN_COMMIT")
-    return name.stdout.strip() + ("+changes" if state.stdout.strip() else "")
+    return name + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _cpu() -> str:
