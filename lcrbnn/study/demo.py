@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,14 +30,14 @@ class Curves:
     ratios: list[list[float]] = field(default_factory=list)  # sigma_B / sigma_F of each block
 
 
-def train(weight: float, seed: int, epochs: int, progress: Progress) -> Curves:
-    """Train the demo's network once: weight is lambda, 0 for a run without retention."""
+def train(weight: float, seed: int, epochs: int, progress: Progress, **form: Any) -> Curves:
+    """Train the demo's network once: weight is lambda, 0 for a run without retention; further settings of the loss."""
     (images, labels), (valid_images, valid_labels) = (
         (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in load_digits()
     )
     torch.manual_seed(seed)
     model = network("resnet8-double", "irnet", in_channels=1)
-    retention = Retention(model, weight=weight)
+    retention = Retention(model, weight=weight, **form)
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
     steps = len(labels) // BATCH
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
@@ -54,7 +55,7 @@ def train(weight: float, seed: int, epochs: int, progress: Progress) -> Curves:
             schedule.step()
             project(model)
         curves.accuracy.append(_accuracy(model, valid_images, valid_labels))
-        curves.ratios.append(measure_ratios(model, valid_images[:BATCH]))
+        curves.ratios.append(measure_ratios(model, valid_images[:BATCH], **form))
         progress.advance(f"lambda {weight:g}, seed {seed}, epoch {epoch + 1}: {curves.accuracy[-1]:.1f} %")
     retention.close()
     return curves
@@ -67,9 +68,9 @@ def _accuracy(model: Network, images: Tensor, labels: Tensor) -> float:
 
 
 @torch.no_grad()
-def measure_ratios(model: Network, images: Tensor) -> list[float]:
+def measure_ratios(model: Network, images: Tensor, **form: Any) -> list[float]:
     """sigma_B / sigma_F of each block on these images, in evaluation mode."""
-    watch = Retention(model)
+    watch = Retention(model, **form)
     with evaluating(model):
         model(images)
     watch.loss()
