@@ -139,3 +139,9 @@ def test_unit_and_centered_forms_do_not_see_the_size_of_activations() -> None:
         one = MATRICES["batch"](front, back, normalization).small()
         two = MATRICES["batch"](3 * front, 5 * back, normalization).small()
         assert torch.allclose(one, two, atol=1e-6) == alike
+
+
+def test_a_constant_row_that_rounding_leaves_a_little_off_zero_has_no_direction() -> None:
+    x = torch.full((3, 4, 7, 7), 0.1)
+    assert (x.flatten(1) - x.flatten(1).mean(1, keepdim=True)).abs().max() > 0
+    assert (MATRICES["square"](x, x, "centered").small() == 0).all()
