@@ -95,7 +95,7 @@ def test_the_curves_are_drawn_and_the_committed_ones_are_up_to_date(tmp_path: Pa
 
 
 def run(*argv: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}  # two workers share two cores
     return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
