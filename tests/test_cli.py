@@ -77,12 +77,12 @@ def test_the_demo_prints_a_table_and_draws_its_curves(tmp_path: Path, capsys: py
     assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]) == 0
     shown = capsys.readouterr()
     rows = [line.split() for line in shown.out.splitlines()]
-    assert [r[0] for r in rows[1:3]] == ["0", "1"]
+    assert [r[0] for r in rows[1:3]] == ["0", "8"]
     assert all("%" in r and "±" in r for r in rows[1:3])
     assert str(tmp_path / "demo.png") in shown.out
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in tmp_path.iterdir()] == ["demo.png"]
-    assert "4/4  lambda 1, seed 1, epoch 1" in shown.err
+    assert "4/4  lambda 8, seed 1, epoch 1" in shown.err
 
 
 def test_the_curves_are_drawn_and_the_committed_ones_are_up_to_date(tmp_path: Path) -> None:
