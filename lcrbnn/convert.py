@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lcrbnn.errors import InputError
+from lcrbnn.errors import InputError, names_of
 from lcrbnn.layers import BinaryConv2d, BinaryLinear, fit
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
@@ -26,13 +26,14 @@ def binarize(
 ) -> nn.Module:
     """Replace every nn.Conv2d and nn.Linear of `model` by its binary twin, in place, and return the model.
 
-    The latent weights are the given ones (the same parameters: an optimiser made before goes on working). Subclasses
-    are left alone. `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it they are
-    the first and the last layer in order of registration. `example`, a batch or its shape, is needed by xnor++.
+    The latent weights are the given ones, the same parameters: an optimiser made before goes on training them, but
+    not what a method adds (rbnn's angles and scales, reactnet's shifts, xnor++'s scales). Subclasses are left alone.
+    `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it they are the first and
+    the last layer in order of registration. `example`, a batch or its shape, is needed by xnor++.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
-    >>> print(binarize(net, "irnet")[2])
-    BinaryConv2d(8, 8, kernel_size=(3, 3), stride=(1, 1), irnet 1/1)
+    >>> binarize(net, "irnet")[2].extra_repr()
+    '8, 8, kernel_size=(3, 3), stride=(1, 1), irnet 1/1'
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"binarize takes a torch.nn.Module; got {type(model).__name__}")
@@ -41,6 +42,13 @@ def binarize(
     if "" in found:
         raise InputError("the model is a single layer; make it a BinaryConv2d or BinaryLinear directly")
     kept = _kept(list(found), skip)
+    for name, parent in model.named_modules():  # its fast path for inference reads the weights past the layers
+        inside = [n for n in found if n.startswith(f"{name}.") and n not in kept]
+        if isinstance(parent, nn.TransformerEncoderLayer) and inside:
+            raise InputError(
+                f"layer {inside[0]!r} belongs to a TransformerEncoderLayer, which in evaluation mode computes with the "
+                "real weights whatever the layer is; skip it"
+            )
     twins = {name: _twin(name, layer, chosen, padding_value) for name, layer in found.items() if name not in kept}
     if not twins:
         raise InputError(
@@ -59,10 +67,8 @@ def binarize(
 def _kept(names: list[str], skip: Iterable[str] | None) -> set[str]:
     if skip is None:
         return {names[0], names[-1]} if names else set()
-    if isinstance(skip, str):
-        raise InputError(f"skip is a list of names; got the single text {skip!r}")
     kept = set()
-    for pattern in skip:
+    for pattern in names_of(skip, "skip"):
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             raise InputError(
@@ -73,10 +79,8 @@ def _kept(names: list[str], skip: Iterable[str] | None) -> set[str]:
 
 
 def _twin(name: str, layer: nn.Module, chosen: Method, padding_value: float) -> nn.Module:
-    if layer._forward_hooks or layer._forward_pre_hooks:
-        raise InputError(
-            f"layer {name!r} carries forward hooks, which its binary twin would lose; remove them or skip it"
-        )
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+        raise InputError(f"layer {name!r} carries hooks, which its binary twin would lose; remove them or skip it")
     try:
         if isinstance(layer, nn.Conv2d):
             return BinaryConv2d.of(layer, chosen, padding_value)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_SHOWN = 24  # names that a message lists before it says "and so many more"
 
 
 class InputError(ValueError):
@@ -28,17 +32,28 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
             raise InputError(f"no {what} is called {name!r}; {_possible(name, known)}")
 
 
-def number(value: Any, name: str, *, low: float, high: float = float("inf"), whole: bool = False) -> None:
-    """Raise unless `value` is a number (whole if asked) in [low, high]."""
-    kind = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: bool = False) -> None:
+    """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
+    kind = Integral if whole else Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high or math.isinf(value):
         word = "a whole number" if whole else "a number"
-        bounds = f"of at least {low}" if high == float("inf") else f"from {low} to {high}"
+        bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         raise InputError(f"{name} must be {word} {bounds}; got {value!r}")
+
+
+def names_of(given: Any, what: str) -> list[str]:
+    """Return a list of names; a single text or anything else is refused, for it would be read letter by letter."""
+    names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"{what} is a list of names; got {given!r}")
+    return names
 
 
 def _possible(name: object, known: Iterable[str]) -> str:
     names = list(known)
+    if not names:
+        return "there are none"
     near = get_close_matches(name, names, 1) if isinstance(name, str) else []
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"there are {', '.join(names)}{hint}" if names else "there are none"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there are {', '.join(names[:_SHOWN])}{more}{hint}"

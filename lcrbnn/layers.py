@@ -31,6 +31,7 @@ class BinaryLayer(nn.Module):
         self.use_latent = False  # see latent_weights()
 
     def _adopt(self, layer: nn.Conv2d | nn.Linear) -> None:
+        self.__dict__.update({k: v for k, v in layer.__dict__.items() if k not in self.__dict__})
         for name in ("weight", "bias"):
             self.register_parameter(name, getattr(layer, name))
 
@@ -50,6 +51,10 @@ class BinaryLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Binarise weight and input, multiply, scale, add the bias."""
         w = self._weight()
+        if w.offset is not None or w.bases != 1:
+            raise InputError(
+                f"{self.method.name}: binary weights have one base and no offset; several are for activations"
+            )
         if self.input_binarizer is None:
             y = self._multiply(x, w.signs, getattr(self, "padding_value", 0.0))
         else:
@@ -121,14 +126,14 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         """The binary layer with the weight (the same parameter) and settings of an ordinary convolution."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        layer.__dict__.update({k: v for k, v in conv.__dict__.items() if k not in layer.__dict__})
         layer._adopt(conv)
         layer._set_padding_value(padding_value)
         layer._install(chosen, conv.in_channels)
         return layer.train(conv.training)
 
     def _set_padding_value(self, value: float) -> None:
-        number(value, "padding_value", low=-1, high=1)
+        if value not in (-1, 0, 1):
+            raise InputError(f"padding_value is 0, -1 or 1; got {value!r}")
         self.padding_value = float(value)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
@@ -138,6 +143,12 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
             (height + top + bottom - self.dilation[0] * (self.kernel_size[0] - 1) - 1) // self.stride[0] + 1,
             (width + left + right - self.dilation[1] * (self.kernel_size[1] - 1) - 1) // self.stride[1] + 1,
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, in, h, w) -> (n, out, h', w')."""
+        if x.dim() != 4:
+            raise InputError(f"BinaryConv2d takes a batch of images, (n, channels, h, w); got shape {tuple(x.shape)}")
+        return BinaryLayer.forward(self, x)
 
     def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
         if self.padding_mode == "zeros" and padding_sign == 0:
@@ -169,10 +180,20 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         """The binary layer with the weight (the same parameter) of an ordinary linear layer."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        layer.in_features, layer.out_features = linear.in_features, linear.out_features
         layer._adopt(linear)
         layer._install(chosen, linear.in_features)
         return layer.train(linear.training)
+
+    def _install(self, chosen: Method, channels: int) -> None:
+        BinaryLayer._install(self, chosen, channels)
+        if self.input_binarizer is not None:
+            self.input_binarizer.channel_axis = -1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ..., in) -> (n, ..., out)."""
+        if x.dim() < 2:
+            raise InputError(f"BinaryLinear takes a batch, (n, ..., features); got shape {tuple(x.shape)}")
+        return BinaryLayer.forward(self, x)
 
     def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
         return F.linear(x, signs)
@@ -216,7 +237,7 @@ def fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:
     Only methods with a scale for each output position (xnor++) need it; the model is left in the mode it was in, and
     its batch-norm statistics are not touched.
     """
-    images = example if isinstance(example, Tensor) else torch.zeros(*example)
+    images = example if isinstance(example, Tensor) else _zeros(example)
     weight = next(iter(model.parameters()), images)
     images = images.to(weight.device, weight.dtype)
 
@@ -257,6 +278,12 @@ def latent_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.use_latent = False
+
+
+def _zeros(shape: Sequence[int]) -> Tensor:
+    if not isinstance(shape, list | tuple | torch.Size) or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise InputError(f"an example is a batch of images or its shape, such as (1, 3, 32, 32); got {shape!r}")
+    return torch.zeros(*shape)
 
 
 def _label(chosen: Method) -> str:

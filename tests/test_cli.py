@@ -46,7 +46,7 @@ def test_methods_and_models_are_listed_a_line_each(capsys: pytest.CaptureFixture
         (["trian"], "lcrbnn: no command is called 'trian'; there are demo, methods, models\n"),
         (["demo", "--epochs", "0"], "lcrbnn: --epochs must be a whole number of at least 1; got 0\n"),
         (["demo", "--epochs", "ten"], "lcrbnn: argument --epochs: invalid int value: 'ten'; see lcrbnn demo --help\n"),
-        (["demo", "--weight", "-1"], "lcrbnn: --weight must be a number of at least 1e-09; got -1.0\n"),
+        (["demo", "--weight", "-1"], "lcrbnn: --weight must be a number of at least 0; got -1.0\n"),
         (["demo", "--seeds", "0"], "lcrbnn: --seeds must be a whole number of at least 1; got 0\n"),
         (["demo", "--nope"], "lcrbnn: unrecognized arguments: --nope; see lcrbnn demo --help\n"),
         (["methods", "--curves", "x.doc"], "lcrbnn: a figure is a .png, .svg or .pdf file; got 'x.doc'\n"),
@@ -106,6 +106,12 @@ def test_the_source_tree_runs_as_a_module(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    done = run("bash", "-o", "pipefail", "-c", f"{sys.executable} -m lcrbnn methods | head -1", cwd=tmp_path)
+    assert done.stdout.startswith("bnn")
+    assert done.stderr == ""
+
+
 def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
     code = (
         "import sys; from lcrbnn.cli import main; main([]); print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
@@ -114,14 +120,16 @@ def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
     assert done.stdout.endswith("set()\n"), done.stderr
 
 
-def test_training_needs_neither_matplotlib_nor_anything_but_torch_and_numpy() -> None:
+def test_training_needs_neither_matplotlib_nor_anything_but_torch_and_numpy(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from pathlib import Path; from lcrbnn.study.demo import train; from lcrbnn.runs.progress import Progress\n"
         "print(len(train(1.0, 0, 1, Progress(1)).accuracy))\n"
-        "from lcrbnn.cli import main; sys.exit(main(['methods', '--curves', 'a.png']))"
+        "from lcrbnn.cli import main; main(['demo', '--epochs', '1', '--seeds', '1'])\n"
+        "sys.exit(main(['methods', '--curves', 'a.png']))"
     )
-    done = run(sys.executable, "-c", code)
-    assert done.stdout == "1\n"
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert done.stdout.startswith("1\n  lambda  accuracy")
+    assert done.stdout.endswith("no curves: a figure needs matplotlib, which is not installed here\n")
     assert done.returncode == 2
     assert done.stderr.endswith("lcrbnn: a figure needs matplotlib, which is not installed here\n")

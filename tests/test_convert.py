@@ -111,10 +111,17 @@ def hooked() -> nn.Module:
             lambda: lcrbnn.binarize(small(), skip=["7"]),
             "skip names '7', which is no convolution or linear layer.*there are 0, 2.0, 4, 6",
         ),
-        (lambda: lcrbnn.binarize(small(), skip="0"), "skip is a list of names; got the single text '0'"),
+        (lambda: lcrbnn.binarize(small(), skip="0"), "skip is a list of names; got '0'"),
         (lambda: lcrbnn.binarize(nn.Sequential(nn.ReLU())), "nothing to binarise"),
         (lambda: lcrbnn.binarize(nn.Linear(2, 2)), "the model is a single layer"),
-        (lambda: lcrbnn.binarize(hooked()), "layer '4' carries forward hooks"),
+        (lambda: lcrbnn.binarize(small(), skip=5), "skip is a list of names; got 5"),
+        (
+            lambda: lcrbnn.binarize(
+                nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoderLayer(4, 2, 8), nn.Linear(4, 2))
+            ),
+            "layer '1.linear1' belongs to a TransformerEncoderLayer",
+        ),
+        (lambda: lcrbnn.binarize(hooked()), "layer '4' carries hooks"),
         (
             lambda: lcrbnn.binarize(nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Linear(2, 2)), "xnor", skip=()),
             "layer '0' cannot be made binary: xnor and bwn centre weights",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -48,6 +50,13 @@ def test_every_other_example_runs(path: Path) -> None:
     for code in blocks(path, "python")[1 if path.name == "README.md" else 0 :]:
         exec(compile(code, path.name, "exec"), names)
     assert names
+
+
+@pytest.mark.parametrize("name", ["lcrbnn.convert", "lcrbnn.methods.table"])
+def test_examples_in_docstrings_hold(name: str) -> None:
+    done = doctest.testmod(importlib.import_module(name))
+    assert done.attempted > 0
+    assert done.failed == 0
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from lcrbnn.errors import InputError, choose, number, refuse_unknown
+from lcrbnn.errors import InputError, choose, names_of, number, refuse_unknown
 
 
 def test_a_wrong_name_is_answered_with_the_names_there_are_and_the_nearest() -> None:
@@ -31,9 +32,28 @@ def test_unknown_names_are_refused_and_known_ones_pass() -> None:
         (0.5, {"low": 0, "whole": True}, "x must be a whole number of at least 0; got 0.5"),
         (True, {"low": 0}, "x must be a number of at least 0; got True"),
         ("1", {"low": 0}, "x must be a number of at least 0; got '1'"),
+        (float("inf"), {"low": 0}, "x must be a number of at least 0; got inf"),
         (float("nan"), {"low": 0}, "x must be a number of at least 0; got nan"),
     ],
 )
 def test_a_number_out_of_place_is_named(value: object, settings: dict[str, float], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         number(value, "x", **settings)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    number(np.int64(3), "x", low=0, whole=True)
+    number(np.float32(0.5), "x", low=0)
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    names = [f"name{i}" for i in range(100)]
+    with pytest.raises(InputError, match="name23 and 76 more"):
+        refuse_unknown(["x"], names, "thing")
+
+
+@pytest.mark.parametrize("given", ["abc", 5, [5], None])
+def test_what_is_no_list_of_names_is_refused(given: object) -> None:
+    with pytest.raises(InputError, match="blocks is a list of names; got"):
+        names_of(given, "blocks")
+    assert names_of(("a", "b"), "blocks") == ["a", "b"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryConv2d, BinaryLinear, advance, fit, latent_weights, project, start_epoch
-from lcrbnn.methods import METHODS, Method, method
+from lcrbnn.methods import METHODS, Binary, Method, method
 
 EVERY_BITS = [m.configure(f"1/{b}") for m in METHODS.values() for b in m.activation_bits if b in (1, 2, 32)]
 
@@ -145,8 +145,14 @@ def test_an_image_of_another_size_than_the_scale_is_refused() -> None:
         (lambda: BinaryConv2d(3, 3, 3, method="nope"), "no binarisation method is called 'nope'"),
         (
             lambda: BinaryConv2d(3, 3, 3, method="bnn", padding_value=2),
-            "padding_value must be a number from -1 to 1; got 2",
+            "padding_value is 0, -1 or 1; got 2",
         ),
+        (
+            lambda: BinaryConv2d(3, 3, 3, method="bnn")(torch.ones(3, 8, 8)),
+            r"takes a batch of images.*got shape \(3, 8, 8\)",
+        ),
+        (lambda: BinaryLinear(3, 3, method="bnn")(torch.ones(3)), r"BinaryLinear takes a batch.*got shape \(3,\)"),
+        (lambda: fit(nn.Identity(), 5), "an example is a batch of images or its shape"),
         (lambda: advance(nn.Identity(), 1.5), "progress must be a number from 0 to 1; got 1.5"),
     ],
 )
@@ -162,10 +168,45 @@ def test_a_layer_says_what_it_is() -> None:
     assert "irnet 1/1" in repr(BinaryLinear(2, 2, method="irnet"))
 
 
-@pytest.mark.parametrize("name", ["irnet", "dorefa"])
-def test_autocast_keeps_the_signs_exact(name: str) -> None:
-    layer = BinaryConv2d(8, 4, 3, padding=1, method=name)
+@pytest.mark.parametrize("row", METHODS.values(), ids=lambda m: m.name)
+def test_autocast_keeps_the_signs_exact(row: Method) -> None:
+    layer = BinaryConv2d(8, 4, 3, padding=1, method=row)
+    fit(layer, (2, 8, 6, 6))
     x = torch.randn(2, 8, 6, 6)
+    plain = layer.weight_binarizer(layer.weight).signs
     with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer.weight_binarizer(layer.weight).signs, plain)
+        if layer.input_binarizer is not None:
+            assert torch.equal(layer.input_binarizer(x).signs, layer.input_binarizer(x.clone()).signs)
         rough = layer(x)
-    torch.testing.assert_close(rough.float(), layer(x), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(rough.float(), layer(x), rtol=1e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_rbnn_turns_its_rotations_in_full(dtype: torch.dtype) -> None:
+    layer = BinaryConv2d(8, 4, 3, method="rbnn").to(dtype)
+    start_epoch(layer)
+    assert torch.isfinite(layer.weight_binarizer.left).all()
+    assert layer.weight_binarizer.left.dtype == dtype
+
+
+def test_a_shift_a_channel_finds_its_axis_in_both_layers() -> None:
+    linear = BinaryLinear(5, 2, method="reactnet")
+    linear.input_binarizer.shift.data = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+    signs = linear.input_binarizer(torch.zeros(2, 5, 5, 5)).signs  # channels last, whatever the number of axes
+    assert signs[0, 0, 0].tolist() == [1, -1, 1, -1, 1]
+    assert torch.equal(signs, signs[:1, :1, :1].expand_as(signs))
+    conv = BinaryConv2d(2, 2, 3, method="reactnet")
+    conv.input_binarizer.shift.data = torch.tensor([1.0, -1.0])
+    assert conv.input_binarizer(torch.zeros(1, 2, 3, 3)).signs[0, :, 0, 0].tolist() == [1, -1]
+
+
+class Offset(METHODS["bnn"].weight):
+    def forward(self, weight: Tensor) -> Binary:
+        return Binary(torch.ones_like(weight), None, weight.new_ones(()))
+
+
+def test_a_method_whose_weights_have_an_offset_is_refused_and_not_half_used() -> None:
+    layer = BinaryConv2d(2, 2, 3, method=Method("odd", "", "", Offset, METHODS["bnn"].activation))
+    with pytest.raises(InputError, match="odd: binary weights have one base and no offset"):
+        layer(torch.ones(1, 2, 3, 3))

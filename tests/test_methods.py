@@ -365,7 +365,10 @@ def test_rbnn_passes_no_gradient_to_its_weight_at_the_published_start() -> None:
         (lambda: method("bwn", "1/1"), "bwn has no bit width '1/1'.*there are 1/32"),
         (lambda: method("irnet", 32), 'bits are written "weights/activations"'),
         (lambda: method("irnet", tmin=1), "no option of irnet is called 'tmin'; there are t_max, t_min"),
-        (lambda: method("irnet", t_min=-1.0).activation_binarizer(1), "temperatures need 0 < t_min"),
+        (
+            lambda: method("irnet", t_min=-1.0).activation_binarizer(1),
+            "t_min must be a number of at least 1e-12; got -1.0",
+        ),
         (lambda: method("bnn", limit=-1).weight_binarizer(torch.ones(1, 2)), "limit of bnn's latent weights must be"),
         (
             lambda: method("xnor++", case=5).weight_binarizer(torch.ones(1, 2)),

@@ -30,11 +30,80 @@ GOLDEN = {
     "resnet18-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
     "resnet18-double-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
     "resnet18-binary-shortcut-imagenet": (11_690_536, 1_695_547_392, 118_525_952),
+    "resnet18-relu-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
     "resnet34-imagenet": (21_798_696, 3_525_967_872, 137_793_536),
     "resnet34-double-imagenet": (21_798_696, 3_525_967_872, 137_793_536),
     "bireal18-imagenet": (11_689_512, 1_676_279_808, 137_793_536),
     "react18-imagenet": (11_701_032, 1_676_279_808, 137_793_536),
 }
+
+# What the counts cannot tell apart, typed from the published networks: the classes of stem, first block's activation,
+# shortcut and head, and the block. A dash stands for nothing.
+BARE, ACTIVE = "Conv2d BatchNorm2d", "Conv2d BatchNorm2d Hardtanh"
+OPTION_A, REAL, BINARY = "Subsample PadChannels", "Conv2d BatchNorm2d", "BinaryConv2d BatchNorm2d"
+NORM = "BatchNorm1d Linear"
+PARTS = {
+    "resnet8-double": ("DoubleBlock", "Hardtanh", OPTION_A, ACTIVE, NORM),
+    "resnet20": ("PlainBlock", "Hardtanh", OPTION_A, ACTIVE, NORM),
+    "resnet20-double": ("DoubleBlock", "Hardtanh", OPTION_A, ACTIVE, NORM),
+    "resnet20-relu": ("PlainBlock", "ReLU", OPTION_A, BARE, "BatchNorm1d ReLU Linear"),
+    "resnet18": ("PlainBlock", "Hardtanh", REAL, BARE, NORM),
+    "resnet18-double": ("DoubleBlock", "Hardtanh", REAL, BARE, NORM),
+    "resnet18-binary-shortcut": ("PlainBlock", "Hardtanh", BINARY, BARE, NORM),
+    "resnet18-pool-shortcut": ("PlainBlock", "Hardtanh", "AvgPool2d PadChannels", BARE, NORM),
+    "resnet18-relu": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU", NORM),
+    "resnet34": ("PlainBlock", "Hardtanh", REAL, BARE, NORM),
+    "resnet34-double": ("DoubleBlock", "Hardtanh", REAL, BARE, NORM),
+    "vgg-small": ("Sequential", "Hardtanh", "-", ACTIVE, "Linear"),
+    "react18": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", BARE, "Linear"),
+    "resnet18-imagenet": ("PlainBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
+    "resnet18-double-imagenet": ("DoubleBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
+    "resnet18-binary-shortcut-imagenet": ("PlainBlock", "Hardtanh", BINARY, f"{ACTIVE} MaxPool2d", NORM),
+    "resnet18-relu-imagenet": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU MaxPool2d", NORM),
+    "resnet34-imagenet": ("PlainBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
+    "resnet34-double-imagenet": ("DoubleBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
+    "bireal18-imagenet": ("SingleBlock", "Identity", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
+    "react18-imagenet": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
+}
+
+
+def kinds(module: nn.Module) -> str:
+    parts = module if isinstance(module, nn.Sequential) else [module]
+    return " ".join(type(m).__name__ for m in parts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_has_the_parts_of_its_name(name: str) -> None:
+    net = lcrbnn.network(name, "irnet")
+    block = net.get_submodule("layer2.0")
+    shortcut = kinds(block.shortcut) if hasattr(block, "shortcut") else "-"
+    assert (type(block).__name__, kinds(block.act1), shortcut, kinds(net.stem), kinds(net.head)) == PARTS[name]
+
+
+def test_weights_start_as_in_the_published_networks() -> None:
+    thin = lcrbnn.network("resnet20", "irnet").get_submodule("layer3.1.conv1").weight  # kaiming: sqrt(2 / fan_in)
+    assert thin.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.03)
+    wide = lcrbnn.network("resnet18", "irnet").get_submodule("layer2.1.conv1").weight  # PyTorch's own: uniform
+    assert wide.abs().max().item() == pytest.approx((1 / (128 * 9)) ** 0.5, rel=0.01)
+    vgg = lcrbnn.network("vgg-small", "irnet")
+    assert vgg.get_submodule("layer2.1.conv1").weight.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.03)
+    assert vgg.head.weight.std().item() == pytest.approx(0.01, rel=0.03)
+    assert vgg.head.bias.abs().max() == 0
+
+
+def test_a_methods_own_start_survives_that_of_the_network() -> None:
+    weight = lcrbnn.network("resnet20", "bireal").get_submodule("layer1.0.conv1").weight
+    assert 0 <= weight.min() < weight.max() < 0.001
+    layer = lcrbnn.network("resnet20", "rbnn").get_submodule("layer3.1.conv1")
+    # alpha keeps the mean magnitude of PyTorch's own start, uniform on +-1/sqrt(fan_in), as in the released code
+    assert layer.weight_binarizer.alpha.mean().item() == pytest.approx(0.5 / (64 * 9) ** 0.5, rel=0.05)
+
+
+def test_a_network_whose_only_activation_is_the_sign_gets_relu_where_activations_are_real() -> None:
+    for settings in ({}, {"method": "irnet", "bits": "1/32"}):
+        block = lcrbnn.network("bireal18-imagenet", **settings).get_submodule("layer1.0")
+        assert isinstance(block.act1, nn.ReLU)
+
 
 every_model = pytest.mark.parametrize("name", MODELS)
 small_models = pytest.mark.parametrize("name", [n for n in MODELS if "imagenet" not in n])
@@ -142,18 +211,6 @@ def test_rprelu_shifts_slopes_and_shifts_again() -> None:
     assert act(x).flatten().tolist() == [10 - 0.25, 12.0]
 
 
-def test_resnet18_has_a_bare_stem_and_resnet20_a_hardtanh_in_it() -> None:
-    assert [type(m).__name__ for m in lcrbnn.network("resnet18").stem] == ["Conv2d", "BatchNorm2d"]
-    assert [type(m).__name__ for m in lcrbnn.network("resnet20").stem] == ["Conv2d", "BatchNorm2d", "Hardtanh"]
-    stem = [type(m).__name__ for m in lcrbnn.network("resnet18-imagenet").stem]
-    assert stem == ["Conv2d", "BatchNorm2d", "Hardtanh", "MaxPool2d"]
-
-
-def test_a_batch_norm_stands_before_the_classifier_where_the_published_network_has_one() -> None:
-    with_norm = {n for n in MODELS if isinstance(lcrbnn.network(n).head, nn.Sequential)}
-    assert set(MODELS) - with_norm == {"vgg-small", "react18", "bireal18-imagenet", "react18-imagenet"}
-
-
 def test_vgg_small_pools_between_convolution_and_batch_norm() -> None:
     block = lcrbnn.network("vgg-small", "irnet").get_submodule("layer1.0")
     assert [type(m).__name__ for m in block] == ["BinaryConv2d", "MaxPool2d", "BatchNorm2d", "Hardtanh"]
@@ -172,6 +229,10 @@ def test_odd_image_sizes_pass_every_shortcut() -> None:
         (lambda: lcrbnn.network("resnet20", "irnet", in_channels=0), "in_channels must be"),
         (lambda: lcrbnn.network("resnet20", "irnet", image=2), "image must be a whole number of at least 8"),
         (lambda: lcrbnn.network("resnet20", "irnet", bits="2/2"), "irnet has no bit width '2/2'"),
+        (
+            lambda: lcrbnn.network("resnet20", bits="1/32", t_min=1),
+            "without a method there are no bits or options; got bits, t_min",
+        ),
         (lambda: lcrbnn.network("resnet20", "irnet", typo=1), "no option of irnet is called 'typo'"),
     ],
 )

@@ -33,7 +33,7 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
 
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(note) for m in layers]
-    parameter = next(model.parameters())
+    parameter = next(model.parameters(), torch.zeros(()))
     try:
         with evaluating(model), torch.no_grad():
             model(torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype))

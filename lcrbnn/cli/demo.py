@@ -18,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Check the options, train, print the table."""
-    number(args.weight, "--weight", low=1e-9)
+    if args.weight == 0:
+        raise InputError(
+            "--weight is lambda of the run with retention and must be more than 0; the run without is made anyway"
+        )
+    number(args.weight, "--weight", low=0)
     number(args.seeds, "--seeds", low=1, whole=True)
     number(args.epochs, "--epochs", low=1, whole=True)
     try:

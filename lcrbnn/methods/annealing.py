@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.errors import InputError
+from lcrbnn.errors import number
 
 
 def temperature(progress: float, t_min: float, t_max: float) -> tuple[float, float]:
@@ -25,8 +25,8 @@ class Annealing(nn.Module):
     def __init__(self, t_min: float, t_max: float) -> None:
         """Start at progress 0."""
         super().__init__()
-        if not 0 < t_min <= t_max:
-            raise InputError(f"the temperatures need 0 < t_min <= t_max; got {t_min!r} and {t_max!r}")
+        number(t_min, "t_min", low=1e-12)
+        number(t_max, "t_max", low=t_min)
         self.t_min, self.t_max = t_min, t_max
         t, k = temperature(0.0, t_min, t_max)
         self.register_buffer("t", torch.tensor(t))

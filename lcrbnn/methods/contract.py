@@ -80,6 +80,7 @@ class ActivationBinarizer(Binarizer):
     """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""
 
     bits: int = 1
+    channel_axis: int = 1  # where the channels of the input are; a linear layer sets -1
 
     def __init__(self, channels: int) -> None:
         """Size parameters from the number of input channels."""

@@ -34,6 +34,11 @@ def random_rotation(n: int) -> Tensor:
     return q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)
 
 
+def _wide(x: Tensor) -> Tensor:
+    """At least float32: a rotation in half precision turns weights across zero."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 class RbnnWeight(WeightBinarizer):
     """alpha sign(w3), w3 = w2 + |sin theta| (R1^T w2 R2 - w2), w2 the standardised filter as an a x b matrix.
 
@@ -58,8 +63,9 @@ class RbnnWeight(WeightBinarizer):
     def latent(self, weight: Tensor) -> Tensor:
         """The standardised weight, mixed with its rotation."""
         plain = standardize_filters(weight)
-        with torch.no_grad():
-            rotated = (self.left.T @ self._matrices(plain) @ self.right).view_as(weight)
+        with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+            rotated = _wide(self.left).T @ self._matrices(_wide(plain)) @ _wide(self.right)
+            rotated = rotated.view_as(weight).to(weight.dtype)
         return plain + per_filter(torch.sin(self.theta).abs(), weight) * (rotated - plain)
 
     def forward(self, weight: Tensor) -> Binary:
@@ -70,13 +76,17 @@ class RbnnWeight(WeightBinarizer):
     @torch.no_grad()
     def start_epoch(self, weight: Tensor) -> None:
         """Turn both rotations towards the signs of the weights that they rotate."""
-        x = self._matrices(standardize_filters(weight))
-        for _ in range(ROUNDS):
-            signs = ops.sign(self.left.T @ x @ self.right)
-            u, _, vh = torch.linalg.svd((signs @ self.right.T @ x.mT).sum(0))
-            self.left.copy_(vh.T @ u.T)
-            u, _, vh = torch.linalg.svd((x.mT @ self.left @ signs).sum(0))
-            self.right.copy_(u @ vh)
+        with torch.autocast(weight.device.type, enabled=False):
+            x = self._matrices(standardize_filters(_wide(weight)))
+            left, right = _wide(self.left), _wide(self.right)
+            for _ in range(ROUNDS):
+                signs = ops.sign(left.T @ x @ right)
+                u, _, vh = torch.linalg.svd((signs @ right.T @ x.mT).sum(0))
+                left = vh.T @ u.T
+                u, _, vh = torch.linalg.svd((x.mT @ left @ signs).sum(0))
+                right = u @ vh
+            self.left.copy_(left)
+            self.right.copy_(right)
 
     def _matrices(self, weight: Tensor) -> Tensor:
         return weight.reshape(weight.shape[0], self.left.shape[0], self.right.shape[0])

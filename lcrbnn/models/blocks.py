@@ -30,7 +30,6 @@ class RPReLU(nn.Module):
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "hardtanh": lambda channels: nn.Hardtanh(),
     "relu": lambda channels: nn.ReLU(),
-    "prelu": lambda channels: nn.PReLU(channels),
     "rprelu": RPReLU,
     "none": lambda channels: nn.Identity(),
 }

@@ -11,7 +11,7 @@ from lcrbnn.methods import Method
 
 
 class Network(nn.Module):
-    """stem -> layer1 -> layer2 ... -> pool -> head. `method` None is the full-precision twin."""
+    """stem -> layer1 -> layer2 ... -> pool -> head."""
 
     def __init__(self, stem: nn.Module, stages: Sequence[nn.Sequential], pool: nn.Module, head: nn.Module) -> None:
         """Take the parts; stage i becomes the attribute layer{i}."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lcrbnn.errors import choose, number
+from lcrbnn.errors import InputError, choose, number
 from lcrbnn.layers import binary_layers, fit
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
@@ -31,13 +31,11 @@ def _resnet(plan: ResNetPlan) -> Callable[[Method | None, int, int, int], Networ
     return lambda method, classes, in_channels, image: build_resnet(plan, method, classes, in_channels)
 
 
-_THIN = ResNetPlan((3, 3, 3), (16, 32, 64), "plain", "hardtanh", "subsample", "conv3-act", norm_head=True, kaiming=True)
-_WIDE = ResNetPlan(
-    (2, 2, 2, 2), (64, 128, 256, 512), "plain", "hardtanh", "conv", "conv3", norm_head=True, kaiming=False
-)
+_THIN = ResNetPlan((3, 3, 3), (16, 32, 64), "plain", "hardtanh", "subsample", "conv3-act", head="norm", kaiming=True)
+_WIDE = ResNetPlan((2, 2, 2, 2), (64, 128, 256, 512), "plain", "hardtanh", "conv", "conv3", head="norm", kaiming=False)
 _BIG = replace(_WIDE, stem="conv7-act-pool", kaiming=True)
 _ONE = replace(
-    _WIDE, depths=(4, 4, 4, 4), block="single", activation="none", shortcut="pool-conv", norm_head=False
+    _WIDE, depths=(4, 4, 4, 4), block="single", activation="none", shortcut="pool-conv", head="linear"
 )  # Bi-Real and ReActNet: 16 blocks of one convolution
 _REACT = replace(_ONE, activation="rprelu")
 _34 = (3, 4, 6, 3)
@@ -59,8 +57,8 @@ _ROWS = [
     ),
     _cifar(
         "resnet20-relu",
-        "resnet20 with ReLU and a bare stem, as IR-Net's 1/32",
-        build=_resnet(replace(_THIN, activation="relu", stem="conv3")),
+        "resnet20 with ReLU, a bare stem and ReLU before the classifier, as IR-Net's 1/32",
+        build=_resnet(replace(_THIN, activation="relu", stem="conv3", head="norm-relu")),
     ),
     _cifar("resnet18", "four stages, hardtanh, real 1x1 shortcut (IR-Net)", build=_resnet(_WIDE)),
     _cifar(
@@ -100,6 +98,11 @@ _ROWS = [
         "resnet18-imagenet with a binary 1x1 shortcut",
         build=_resnet(replace(_BIG, shortcut="binary-conv")),
     ),
+    _imagenet(
+        "resnet18-relu-imagenet",
+        "resnet18-imagenet with ReLU, for full precision and 1/32",
+        build=_resnet(replace(_BIG, activation="relu")),
+    ),
     _imagenet("resnet34-imagenet", "resnet34 with a 7x7 stem", build=_resnet(replace(_BIG, depths=_34))),
     _imagenet(
         "resnet34-double-imagenet",
@@ -108,7 +111,7 @@ _ROWS = [
     ),
     _imagenet(
         "bireal18-imagenet",
-        "Bi-Real net: 16 blocks, no activation but the sign",
+        "Bi-Real net: 16 blocks, no activation but the sign (ReLU where activations are real)",
         build=_resnet(replace(_ONE, stem="conv7-pool")),
     ),
     _imagenet("react18-imagenet", "ReActNet's ResNet-18", build=_resnet(replace(_REACT, stem="conv7-pool"))),
@@ -135,6 +138,9 @@ def network(
     row = choose(MODELS, name, "network")
     classes = row.classes if classes is None else classes
     image = row.image if image is None else image
+    if method is None and (bits is not None or options):
+        given = [*(["bits"] if bits is not None else []), *options]
+        raise InputError(f"without a method there are no bits or options; got {', '.join(given)}")
     number(classes, "classes", low=1, whole=True)
     number(in_channels, "in_channels", low=1, whole=True)
     number(image, "image", low=8, whole=True)

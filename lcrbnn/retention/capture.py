@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from lcrbnn import ops
@@ -48,6 +49,33 @@ class Maps:
     keywords: dict[str, Any] = field(default_factory=dict)
     real: dict[Point, Tensor] = field(default_factory=dict)
     binary: dict[Point, Binary] = field(default_factory=dict)
+    versions: dict[Point, int] = field(default_factory=dict)  # of the real maps, when they were noted
+
+    def note(self, point: Point, x: Any) -> None:
+        """Keep the map at a point; a module that is called again has its latest call kept."""
+        if not isinstance(x, Tensor):
+            word = {"in": "takes", "out": "returns"}[point.side]
+            raise InputError(
+                f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module"
+            )
+        self.real[point] = x
+        self.binary.pop(point, None)
+        if not torch.compiler.is_compiling() and not x.is_inference():
+            self.versions[point] = x._version
+
+    def check(self, points: Sequence[Point]) -> None:
+        """Raise unless there is a map at every point, as it was when it passed."""
+        missing = [p for p in points if p not in self.real]
+        if missing and not self.real:
+            raise InputError("retention has no maps to compare: call the model before each loss()")
+        if missing:
+            raise InputError(f"retention has no map at {missing[0].module!r}: that module was not called")
+        for point, version in self.versions.items():
+            if self.real[point]._version != version:
+                raise InputError(
+                    f"the map at {point.module!r} was changed in place after it passed (an activation with "
+                    "inplace=True?); make that operation return a new tensor"
+                )
 
     def binarised(self, point: Point, *, weights_only: bool) -> Tensor:
         """The map as the next binary layer binarises it; where none does, its sign with a clipped gradient.
@@ -60,7 +88,11 @@ class Maps:
 
 
 class Capture:
-    """Hooks on a model that keep the maps of its latest forward pass at the given points, until taken or closed."""
+    """Hooks on a model that keep the maps of its latest forward pass at the given points, until taken or closed.
+
+    The hooks answer for the very modules they were put on: a copy of the model carries them along, and is not heard.
+    Nor is a pass that another capture started for itself, with latent weights.
+    """
 
     def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
         """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
@@ -69,17 +101,20 @@ class Capture:
             [p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}"
         )
         self.maps = Maps()
-        self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
+        self.expects_latent = False  # whether a pass with latent weights is ours
+        self._listening = True
+        self._witness = next((layer for _, layer in binary_layers(model)), None)  # tells a pass with latent weights
+        self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin(model), with_kwargs=True)]
         for point in dict.fromkeys(points):
             module = modules[point.module]
             if point.side == "in":
-                self._hooks.append(module.register_forward_pre_hook(self._note_input(point), with_kwargs=True))
+                self._hooks.append(module.register_forward_pre_hook(self._note_input(module, point), with_kwargs=True))
             else:
-                self._hooks.append(module.register_forward_hook(self._note_output(point)))
+                self._hooks.append(module.register_forward_hook(self._note_output(module, point)))
         if signs:
             for module in modules.values():
                 if isinstance(module, ActivationBinarizer):
-                    self._hooks.append(module.register_forward_hook(self._note_binary))
+                    self._hooks.append(module.register_forward_hook(self._note_binary(module)))
 
     def take(self) -> Maps:
         """Hand over the maps of the latest pass, and forget them."""
@@ -93,37 +128,43 @@ class Capture:
         self._hooks.clear()
         self.maps = Maps()
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.maps = Maps(args, kwargs)
+    def _begin(self, hooked: nn.Module) -> Any:
+        def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if module is hooked:
+                latent = self._witness is not None and self._witness.use_latent
+                self._listening = self.expects_latent or not latent
+                if self._listening:
+                    self.maps = Maps(args, kwargs)
 
-    def _note_input(self, point: Point) -> Any:
+        return begin
+
+    def _note_input(self, hooked: nn.Module, point: Point) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.maps.real[point] = _tensor(args[0] if args else next(iter(kwargs.values()), None), point)
+            if module is hooked and self._listening:
+                given = (*args, *kwargs.values())
+                self.maps.note(point, next((x for x in given if isinstance(x, Tensor)), given[0] if given else None))
 
         return note
 
-    def _note_output(self, point: Point) -> Any:
+    def _note_output(self, hooked: nn.Module, point: Point) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            self.maps.real[point] = _tensor(output, point)
+            if module is hooked and self._listening:
+                self.maps.note(point, output)
 
         return note
 
-    def _note_binary(self, module: nn.Module, args: tuple[Tensor, ...], output: Binary) -> None:
-        for point, x in self.maps.real.items():
-            if x is args[0] and point not in self.maps.binary:  # the main path's convolution comes before a shortcut's
-                self.maps.binary[point] = output
+    def _note_binary(self, hooked: nn.Module) -> Any:
+        def note(module: nn.Module, args: tuple[Tensor, ...], output: Binary) -> None:
+            if module is hooked and self._listening:
+                for point, x in self.maps.real.items():
+                    # The main path's convolution comes before a shortcut's.
+                    if x is args[0] and point not in self.maps.binary:
+                        self.maps.binary[point] = output
+
+        return note
 
 
 def weights_only(model: nn.Module) -> bool:
     """Whether the model has binary layers, and none of them binarises its input (1/32)."""
     layers = [layer for _, layer in binary_layers(model)]
     return bool(layers) and all(layer.input_binarizer is None for layer in layers)
-
-
-def _tensor(x: Any, point: Point) -> Tensor:
-    if isinstance(x, Tensor):
-        return x
-    word = {"in": "takes", "out": "returns"}[point.side]
-    raise InputError(
-        f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module"
-    )

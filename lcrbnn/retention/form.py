@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lcrbnn.errors import choose, number, refuse_unknown
+from lcrbnn.errors import InputError, choose, number, refuse_unknown
 
 # What each text field may say, with a word of explanation; code elsewhere keys its tables by these names.
 CHOICES: dict[str, Mapping[str, str]] = {
@@ -56,6 +56,9 @@ class Form:
         """Refuse names and numbers that mean nothing."""
         for field, allowed in CHOICES.items():
             choose(allowed, getattr(self, field), f"retention {field}")
+        for field in ("root", "scale"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(f"{field} is True or False; got {getattr(self, field)!r}")
         number(self.iterations, "iterations", low=1, whole=True)
         number(self.beta, "beta", low=1)
         number(self.weight, "weight (lambda)", low=0)

@@ -42,6 +42,8 @@ def retention_loss(binary: Sequence[Pair], reference: Sequence[Pair], form: Form
         raise InputError(
             f"retention needs as many reference as binary maps, and some; got {len(reference)} and {len(binary)}"
         )
+    if binary[0][0].shape[0] == 0:
+        raise InputError("retention compares the samples of a batch, and this one is empty")
     with torch.autocast(binary[0][0].device.type, enabled=False):
         ours = spectral_norms([_wide(p) for p in binary], form, start)
         theirs = spectral_norms([(a.detach(), b.detach()) for a, b in map(_wide, reference)], form, start)
@@ -93,8 +95,8 @@ def weighted(ours: Sequence[Tensor], theirs: Sequence[Tensor], form: Form) -> Te
 
 
 def _ratio(ours: Tensor, theirs: Tensor) -> Tensor:
-    # A reference of 0 (all-zero maps) sets no target: its ratio is 1 by definition, and no gradient flows.
-    usable = theirs > _TINY
+    # A reference of 0 (all-zero maps) sets no target: its ratio is 1 by definition, without gradient. NaN stays NaN.
+    usable = ~(theirs <= _TINY)
     return torch.where(usable, ours / torch.where(usable, theirs, 1.0), 1.0)
 
 

@@ -44,7 +44,10 @@ def pool(front: Tensor, back: Tensor) -> Tensor:
         )
     if front.dim() == 2 or front.shape[2:] == back.shape[2:]:
         return front
-    return F.adaptive_avg_pool2d(front, (back.shape[2], back.shape[3]))
+    (h, w), (rows, columns) = front.shape[2:], back.shape[2:]
+    if h % rows == 0 and w % columns == 0:  # the same numbers, and a gradient that is deterministic on a GPU
+        return F.avg_pool2d(front, (h // rows, w // columns))
+    return F.adaptive_avg_pool2d(front, (rows, columns))
 
 
 def _pad(x: Tensor, width: int) -> Tensor:

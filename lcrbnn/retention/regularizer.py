@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.errors import InputError, choose, number
+from lcrbnn.errors import InputError, choose, names_of, number
 from lcrbnn.layers import binary_layers, latent_weights
 from lcrbnn.models import Network
 from lcrbnn.retention.capture import Capture, Maps, Point, Span, across, between, weights_only
@@ -73,10 +73,15 @@ class Retention(nn.Module):
         self.register_buffer("start", random_start(_START, seed).to(parameter.device), persistent=False)
         factors = torch.ones(len(self.spans) + 1, device=parameter.device)
         self.factors = nn.Parameter(factors) if self.form.scale else None
+        self._closed = False
         self._capture: Capture | None = None
         self._teacher: tuple[nn.Module, Capture, list[Span]] | None = None
         if self.form.weight > 0:  # the teacher first: should it be refused, the model has no hooks yet
             if teacher is not None:
+                if names_of(teacher_blocks or (), "teacher_blocks") and layers is not None:
+                    raise InputError(
+                        "teacher_blocks go with blocks; with layers the teacher's must have the same names"
+                    )
                 self._teacher = self._watch(_unwrapped(teacher), teacher_blocks)
             self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
 
@@ -85,31 +90,34 @@ class Retention(nn.Module):
 
         Uses up the maps of that pass. A tensor `weight` lets a compiled step ramp without compiling again.
         """
-        if self._capture is None:
-            if weight is not None and not (isinstance(weight, int | float) and weight == 0):
-                raise InputError(
-                    "this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it"
-                )
-            return torch.zeros((), device=self.start.device)
-        maps = self._capture.take()
-        missing = [p for p in _points(self.spans) if p not in maps.real]
-        if missing:
-            hint = (
-                "call the model before each loss()" if not maps.real else f"module {missing[0].module!r} was not called"
-            )
-            raise InputError(f"retention has no maps to compare: {hint}")
-        retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
-        self.ratios = retained.ratios()
-        batch = maps.real[self.spans[0][0]].shape[0]
-        weight = self.form.weight if weight is None else weight
-        total = weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+        if weight is not None and not isinstance(weight, Tensor):
+            number(weight, "the weight given to loss()", low=0)
+        total = self._weighted(weight)
         if self.form.quantization > 0:
             latent = [layer.weight_binarizer.latent(layer.weight) for _, layer in binary_layers(self._model[0])]
             total = total + self.form.quantization * quantization_error(latent)
         return total
 
+    def _weighted(self, weight: float | Tensor | None) -> Tensor:
+        if self._capture is None:
+            if weight is not None and (isinstance(weight, Tensor) or weight > 0):
+                raise InputError(
+                    "this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it"
+                )
+            return torch.zeros((), device=self.start.device)
+        if self._closed:
+            raise InputError("this Retention is closed and reads no maps any more; make another")
+        maps = self._capture.take()
+        maps.check(_points(self.spans))
+        retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
+        self.ratios = retained.ratios()
+        batch = maps.real[self.spans[0][0]].shape[0]
+        weight = self.form.weight if weight is None else weight
+        return weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+
     def close(self) -> None:
         """Remove all hooks; the model is as it was before."""
+        self._closed = True
         for capture in (self._capture, self._teacher[1] if self._teacher else None):
             if capture is not None:
                 capture.close()
@@ -136,21 +144,25 @@ class Retention(nn.Module):
     def _weights(self, maps: Maps) -> tuple[Maps, list[Span]]:
         assert self._capture is not None
         model = self._model[0]
-        with latent_weights(model), frozen_statistics(model):
-            model(*maps.inputs, **maps.keywords)
+        self._capture.expects_latent = True
+        try:
+            with latent_weights(model), frozen_statistics(model):
+                model(*maps.inputs, **maps.keywords)
+        finally:
+            self._capture.expects_latent = False
         return self._capture.take(), self.spans
 
     @torch.no_grad()
     def _taught(self, maps: Maps) -> tuple[Maps, list[Span]]:
         assert self._teacher is not None
         teacher, capture, spans = self._teacher
-        if teacher.training:
+        if any(module.training for module in teacher.modules()):
             teacher.eval()
         teacher(*maps.inputs, **maps.keywords)
         return capture.take(), spans
 
     def _watch(self, teacher: nn.Module, names: Sequence[str] | None) -> tuple[nn.Module, Capture, list[Span]]:
-        spans = self.spans if names is None else across(names)
+        spans = self.spans if names is None else across(names_of(names, "teacher_blocks"))
         if len(spans) != len(self.spans):
             raise InputError(
                 f"the teacher has {len(spans)} blocks to compare and the model {len(self.spans)}; name as many of each"
@@ -178,6 +190,8 @@ class Retention(nn.Module):
             )
         if reference == "teacher" and not isinstance(teacher, nn.Module):
             raise InputError("reference 'teacher' needs teacher=, a full-precision network")
+        if teacher is not None and _unwrapped(teacher) is model:
+            raise InputError("the teacher is the model itself; give another network")
         if reference != "teacher" and teacher is not None:
             raise InputError(f"a teacher is given, and the form's reference is {reference!r}; say reference='teacher'")
 
@@ -207,9 +221,7 @@ def _spans(model: nn.Module, form: Form, blocks: Sequence[str] | None, layers: S
     if len(given) == 2:
         raise InputError("name blocks or layers, not both")
     if given:
-        names = given[0]
-        if isinstance(names, str):
-            raise InputError(f"blocks and layers are lists of names; got the single text {names!r}")
+        names = names_of(given[0], "blocks" if blocks is not None else "layers")
         spans = across(names) if blocks is not None else between(names)
         if not spans:
             raise InputError(
@@ -238,12 +250,9 @@ def _pairs(maps: Maps, spans: Sequence[Span]) -> list[Pair]:
 
 def _unwrapped(model: nn.Module) -> nn.Module:
     # torch.compile and DistributedDataParallel wrap the network that carries the names.
-    for wrapper in ("_orig_mod", "module"):
-        inner = getattr(model, wrapper, None)
-        if isinstance(inner, nn.Module) and type(model).__name__ in (
-            "OptimizedModule",
-            "DistributedDataParallel",
-            "DataParallel",
-        ):
-            return _unwrapped(inner)
+    if isinstance(model, nn.DataParallel):
+        raise InputError("the replicas of DataParallel would share one set of hooks; use DistributedDataParallel")
+    for kind, inner in (("OptimizedModule", "_orig_mod"), ("DistributedDataParallel", "module")):
+        if type(model).__name__ == kind:
+            return _unwrapped(getattr(model, inner))
     return model

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcrbnn.data import load_digits
+from lcrbnn.errors import InputError
 from lcrbnn.layers import advance, evaluating, project, start_epoch
 from lcrbnn.models import Network, network
 from lcrbnn.retention import Retention
+from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.runs.progress import Progress
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 
@@ -32,6 +36,22 @@ class Curves:
 
 def train(weight: float, seed: int, epochs: int, progress: Progress, **form: Any) -> Curves:
     """Train the demo's network once: weight is lambda, 0 for a run without retention; further settings of the loss."""
+    with one_thread():
+        return _train(weight, seed, epochs, progress, form)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, torch computes on one core: a small network gains nothing from two, and loses all if one is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(weight: float, seed: int, epochs: int, progress: Progress, form: dict[str, Any]) -> Curves:
     (images, labels), (valid_images, valid_labels) = (
         (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in load_digits()
     )
@@ -69,11 +89,11 @@ def _accuracy(model: Network, images: Tensor, labels: Tensor) -> float:
 
 @torch.no_grad()
 def measure_ratios(model: Network, images: Tensor, **form: Any) -> list[float]:
-    """sigma_B / sigma_F of each block on these images, in evaluation mode."""
+    """sigma_B / sigma_F of each block on these images, as in a training step that leaves no trace."""
     watch = Retention(model, **form)
-    with evaluating(model):
+    with frozen_statistics(model):
         model(images)
-    watch.loss()
+        watch.loss()
     watch.close()
     assert watch.ratios is not None
     return watch.ratios.tolist()
@@ -84,13 +104,17 @@ def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
     progress = Progress(2 * seeds * epochs)
     runs = {w: [train(w, seed, epochs, progress) for seed in range(seeds)] for w in (0.0, weight)}
     picture = out / "demo.png"
-    _draw(runs, picture)
+    try:
+        _draw(runs, picture)
+        shown = f"curves: {picture}"
+    except InputError as error:  # without matplotlib, or a place to write, the table is still worth having
+        shown = f"no curves: {error}"
     rows = [_row(w, curves) for w, curves in runs.items()]
     head = f"{'lambda':>8}  {'accuracy, 500 held-out digits':<30}  {'mean |sigma_B / sigma_F - 1| over blocks':<40}"
     note = (
         f"mean and standard deviation of {seeds} paired seeds, last of {epochs} epochs: too few to claim a difference"
     )
-    return "\n".join([head, *rows, note, f"curves: {picture}"])
+    return "\n".join([head, *rows, note, shown])
 
 
 def _gap(ratios: list[float]) -> float:
@@ -99,8 +123,8 @@ def _gap(ratios: list[float]) -> float:
 
 def _row(weight: float, curves: list[Curves]) -> str:
     def cell(values: list[float], digits: int, unit: str) -> str:
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        return f"{statistics.fmean(values):.{digits}f} ± {spread:.{digits}f}{unit}"
+        spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+        return f"{statistics.fmean(values):.{digits}f}{spread}{unit}"
 
     accuracy = cell([c.accuracy[-1] for c in curves], 1, " %")
     gap = cell([_gap(c.ratios[-1]) for c in curves], 3, "")

@@ -10,7 +10,7 @@ from typing import Any
 from lcrbnn.errors import InputError
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
-BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
+BLUE, ORANGE = "#0072B2", "#D55E00"
 
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,

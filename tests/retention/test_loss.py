@@ -187,6 +187,11 @@ def test_the_printed_eq_13_is_not_the_gradient_of_eq_11_and_12(size: float) -> N
     true = 2.0 ** (2 * (1 - 2)) * (size - 1) / f * rank_one  # lambda beta^(2(k-L)) (r - 1) / F u v^T
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad, true)
+    # The package's own loss, with these norms for its spectral norms, has the true gradient.
+    own = weight.detach().requires_grad_()
+    norms = [torch.linalg.matrix_norm(own, 2)[None]], [torch.tensor([f], dtype=torch.float64)]
+    (COEFFICIENTS["half"](1) * weighted(*norms, PAPER)).backward()
+    torch.testing.assert_close(own.grad, true)
     direction = float((weight.grad * printed).sum())
     assert (direction > 0) == (size < 1)  # same way below the reference, the opposite way above it
     assert not torch.allclose(weight.grad, printed)

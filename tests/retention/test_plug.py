@@ -16,7 +16,7 @@ import lcrbnn
 from lcrbnn import Retention, ops
 from lcrbnn.data import load_digits
 from lcrbnn.errors import InputError
-from lcrbnn.layers import BinaryConv2d, binary_layers, latent_weights
+from lcrbnn.layers import binary_layers, latent_weights
 from lcrbnn.retention import PRESETS, retention_loss
 from lcrbnn.retention.capture import Capture, Point
 from tests.retention.foreign import BLOCKS, Foreign
@@ -178,6 +178,7 @@ def test_the_weights_reference_runs_with_latent_weights_and_leaves_statistics_al
     twin(images)
     signs = capture.take()
     statistics = {k: v.clone() for k, v in twin.state_dict().items() if "running" in k or "tracked" in k}
+    capture.expects_latent = True
     with torch.no_grad(), latent_weights(twin):
         twin(images)
     real = capture.take()
@@ -346,13 +347,13 @@ def test_autocast_gives_nearly_the_same_ratios() -> None:
     torch.testing.assert_close(retention.ratios, plain, atol=0.03, rtol=0)
 
 
-@pytest.mark.parametrize("name", lcrbnn.METHODS)
-@pytest.mark.parametrize("bits", ["1/1", "1/32"])
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [(m.name, f"1/{b}") for m in lcrbnn.METHODS.values() for b in m.activation_bits if b in (1, 2, 32)],
+)
 def test_every_method_takes_retention(name: str, bits: str) -> None:
-    if int(bits[2:]) not in lcrbnn.METHODS[name].activation_bits:
-        return  # bwn has no binary activations; test_methods asserts that it refuses them
     model = small(name, bits=bits)
-    retention = Retention(model, reference="latent" if bits == "1/1" else "weights")
+    retention = Retention(model, reference="weights" if bits == "1/32" else "latent")
     model(IMAGES[:16])
     loss = retention.loss()
     assert torch.isfinite(loss)
@@ -378,6 +379,23 @@ class Two(nn.Module):
         return self.used(self.inner(x)[0])
 
 
+class Inplace(nn.Module):
+    """A pre-activation that overwrites the map before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act = nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.first(x))
+
+
+def closed() -> Retention:
+    retention = Retention(small())
+    retention.close()
+    return retention
+
+
 def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
     retention = Retention(model, **settings)
     model(torch.randn(2, 1, 8, 8))
@@ -395,7 +413,7 @@ def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
         (lambda: Retention(small(), blocks=["layer9"]), "no module of Network is called 'layer9'; there are"),
         (
             lambda: Retention(small(), blocks="layer1"),
-            "blocks and layers are lists of names; got the single text 'layer1'",
+            "blocks is a list of names; got 'layer1'",
         ),
         (lambda: Retention(small(), blocks=[]), "retention needs at least one block"),
         (lambda: Retention(small(), layers=["layer1"]), "retention needs at least two layers"),
@@ -409,13 +427,26 @@ def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
         (lambda: Retention(Foreign(), blocks=BLOCKS, reference="weights"), "it has no binary layer of this package"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, quantization=1.0), "needs binary layers of this package"),
         (lambda: Retention(small(), "official"), "reference 'teacher' needs teacher=, a full-precision network"),
+        (lambda: Retention(small(), blocks=5), "blocks is a list of names; got 5"),
+        (lambda: Retention(m := small(), reference="teacher", teacher=m), "the teacher is the model itself"),
+        (
+            lambda: Retention(
+                small(), layers=["layer1.0", "pool"], reference="teacher", teacher=small(None), teacher_blocks=["x"]
+            ),
+            "teacher_blocks go with blocks",
+        ),
+        (lambda: Retention(nn.DataParallel(small())), "use DistributedDataParallel"),
+        (lambda: Retention(small()).loss(-1.0), "weight given to loss.. must be a number of at least 0; got -1.0"),
+        (lambda: Retention(small(), scale="yes"), "scale is True or False; got 'yes'"),
+        (lambda: closed().loss(), "this Retention is closed"),
+        (lambda: call_then_loss(Inplace(), blocks=["first"]), "the map at 'first' was changed in place"),
         (lambda: Retention(small(), teacher=small(None)), "a teacher is given, and the form's reference is 'latent'"),
         (lambda: Retention(small(), seed=-1), "seed must be a whole number of at least 0"),
         (lambda: Retention(small()).loss(), "no maps to compare: call the model before each loss"),
         (lambda: call_then_loss(Two(), blocks=["inner"]), "retention needs a tensor at 'inner', which returns tuple"),
         (
             lambda: call_then_loss(Two(), blocks=["used", "unused"]),
-            "no maps to compare: module 'unused' was not called",
+            "no map at 'unused': that module was not called",
         ),
         (lambda: Retention(small(), weight=0.0).loss(1.0), "made with weight 0 and hooks nothing"),
     ],
@@ -442,5 +473,97 @@ def test_a_failed_construction_leaves_no_hook() -> None:
         assert hooks(model) == 0
 
 
-def test_binary_layers_are_found_in_our_networks() -> None:
-    assert all(isinstance(layer, BinaryConv2d) for _, layer in binary_layers(small()))
+# ---------------------------------------------------------------------------------------------------------------
+# Other people's habits.
+
+
+def test_a_pass_of_a_copy_does_not_reach_the_originals_maps() -> None:
+    model = small()
+    retention = Retention(model)
+    model(IMAGES[:16])
+    expected = retention.loss()
+    model(IMAGES[:16])
+    average = copy.deepcopy(model)  # as a running average of the weights does
+    with torch.no_grad():
+        average(IMAGES[16:32])
+    assert torch.equal(retention.loss(), expected)
+
+
+def test_two_of_them_on_one_model_do_not_disturb_each_other() -> None:
+    model = small()
+    alone = Retention(model)
+    model(IMAGES[:16])
+    expected = alone.loss()
+    other = Retention(model, reference="weights")
+    model(IMAGES[:16])
+    other.loss()
+    loss = alone.loss()
+    assert loss.requires_grad
+    assert torch.equal(loss, expected)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = lcrbnn.BinaryConv2d(4, 4, 3, padding=1, method="bnn")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.block(x) - 1)
+
+
+def test_a_block_that_is_called_twice_keeps_its_latest_call_whole() -> None:
+    model = Twice()
+    capture = Capture(model, [Point("block", "in")], signs=True)
+    model(torch.randn(2, 4, 5, 5))
+    maps, point = capture.take(), Point("block", "in")
+    assert torch.equal(maps.binary[point].signs, ops.sign(maps.real[point]))
+
+
+def test_a_model_that_takes_keywords_is_read_at_its_first_tensor() -> None:
+    class Keyed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Loud()
+
+        def forward(self, image: Tensor) -> Tensor:
+            return self.inner(loud=True, image=image)
+
+    class Loud(nn.Module):
+        def forward(self, loud: bool, image: Tensor) -> Tensor:
+            return image + loud
+
+    model = Keyed()
+    capture = Capture(model, [Point("inner", "in")], signs=False)
+    image = torch.randn(2, 3)
+    model(image=image)
+    assert capture.take().real[Point("inner", "in")] is image
+
+
+def test_a_part_of_the_teacher_left_in_training_mode_is_put_right() -> None:
+    model, teacher = small(), small(None)
+    retention = Retention(model, reference="teacher", teacher=teacher)
+    teacher.layer1.train()
+    before = copy.deepcopy(teacher.state_dict())
+    model(IMAGES[:16])
+    retention.loss()
+    assert all(torch.equal(v, teacher.state_dict()[k]) for k, v in before.items())
+
+
+def test_the_quantisation_error_stands_without_retention_too() -> None:
+    model = small("bnn")
+    loss = Retention(model, weight=0.0, quantization=0.5).loss()
+    assert loss > 0
+    loss.backward()
+    assert model.get_submodule("layer1.0.conv1").weight.grad is not None
+
+
+def test_a_reference_that_is_not_a_number_does_not_look_retained() -> None:
+    model = small()
+    retention = Retention(model)
+    model.stem[0].weight.data.fill_(float("nan"))
+    model(IMAGES[:16])
+    assert not torch.isfinite(retention.loss())
+
+
+def test_another_seed_is_another_start() -> None:
+    assert not torch.equal(Retention(small(), seed=0).start, Retention(small(), seed=1).start)
