@@ -132,7 +132,7 @@ def test_a_failed_construction_leaves_no_hook() -> None:
 # Other people's habits.
 def test_a_pass_of_a_copy_does_not_reach_the_originals_maps() -> None:
     model = small()
-    retention = Retention(model)
+    retention = Retention(model, matrix="batch")  # the form that reads both ends of a block
     model(IMAGES[:16])
     expected = retention.loss()
     model(IMAGES[:16])
