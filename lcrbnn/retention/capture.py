@@ -41,6 +41,12 @@ def between(names: Sequence[str]) -> list[Span]:
     return [(Point(a, "in"), Point(b, "in")) for a, b in itertools.pairwise(names)]
 
 
+def check_points(model: nn.Module, points: Sequence[Point]) -> None:
+    """Raise on a point whose module the model does not have."""
+    names = [name for name, _ in model.named_modules() if name]
+    refuse_unknown([point.module for point in points], names, f"module of {type(model).__name__}")
+
+
 @dataclass
 class Maps:
     """What one forward pass showed."""
@@ -96,10 +102,8 @@ class Capture:
 
     def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
         """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
+        check_points(model, points)
         modules = dict(model.named_modules())
-        refuse_unknown(
-            [p.module for p in points], [name for name in modules if name], f"module of {type(model).__name__}"
-        )
         self.maps = Maps()
         self.expects_latent = False  # whether a pass with latent weights is ours
         self._listening = True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError, choose, names_of, number
 from lcrbnn.layers import binary_layers, latent_weights
 from lcrbnn.models import Network
-from lcrbnn.retention.capture import Capture, Maps, Point, Span, across, between, weights_only
+from lcrbnn.retention.capture import Capture, Maps, Point, Span, across, between, check_points, weights_only
 from lcrbnn.retention.form import Form
 from lcrbnn.retention.loss import COEFFICIENTS, Pair, quantization_error, retention_loss
 from lcrbnn.retention.presets import PRESETS
@@ -64,12 +64,17 @@ class Retention(nn.Module):
             **changes
         )
         self.spans = _spans(model, self.form, blocks, layers)
+        check_points(model, _points(self.spans))
         self.ratios: Tensor | None = None
         self._model = (model,)  # in a tuple: not a submodule
         self._weights_only = weights_only(model)
         self._check_reference(model, teacher)
         parameter = next(model.parameters(), torch.empty(0))
         number(seed, "seed", low=0, whole=True)
+        if teacher_blocks is not None and (teacher is None or layers is not None):
+            raise InputError(
+                "teacher_blocks go with a teacher and with blocks; with layers its names must be the model's"
+            )
         self.register_buffer("start", random_start(_START, seed).to(parameter.device), persistent=False)
         factors = torch.ones(len(self.spans) + 1, device=parameter.device)
         self.factors = nn.Parameter(factors) if self.form.scale else None
@@ -78,10 +83,6 @@ class Retention(nn.Module):
         self._teacher: tuple[nn.Module, Capture, list[Span]] | None = None
         if self.form.weight > 0:  # the teacher first: should it be refused, the model has no hooks yet
             if teacher is not None:
-                if names_of(teacher_blocks or (), "teacher_blocks") and layers is not None:
-                    raise InputError(
-                        "teacher_blocks go with blocks; with layers the teacher's must have the same names"
-                    )
                 self._teacher = self._watch(_unwrapped(teacher), teacher_blocks)
             self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
 

@@ -111,9 +111,8 @@ def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
         shown = f"no curves: {error}"
     rows = [_row(w, curves) for w, curves in runs.items()]
     head = f"{'lambda':>8}  {'accuracy, 500 held-out digits':<30}  {'mean |sigma_B / sigma_F - 1| over blocks':<40}"
-    note = (
-        f"mean and standard deviation of {seeds} paired seeds, last of {epochs} epochs: too few to claim a difference"
-    )
+    who = f"mean and standard deviation of {seeds} paired seeds" if seeds > 1 else "one seed"
+    note = f"{who}, last of {epochs} epochs: too few to claim a difference"
     return "\n".join([head, *rows, note, shown])
 
 

@@ -82,13 +82,15 @@ def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
         (lambda: Retention(Foreign(), blocks=BLOCKS, reference="weights"), "it has no binary layer of this package"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, quantization=1.0), "needs binary layers of this package"),
         (lambda: Retention(small(), "official"), "reference 'teacher' needs teacher=, a full-precision network"),
+        (lambda: Retention(small(), teacher_blocks=["x"]), "teacher_blocks go with a teacher"),
+        (lambda: Retention(small(), blocks=["layer9"], weight=0.0), "no module of Network is called 'layer9'"),
         (lambda: Retention(small(), blocks=5), "blocks is a list of names; got 5"),
         (lambda: Retention(m := small(), reference="teacher", teacher=m), "the teacher is the model itself"),
         (
             lambda: Retention(
                 small(), layers=["layer1.0", "pool"], reference="teacher", teacher=small(None), teacher_blocks=["x"]
             ),
-            "teacher_blocks go with blocks",
+            "teacher_blocks go with a teacher and with blocks",
         ),
         (lambda: Retention(nn.DataParallel(small())), "use DistributedDataParallel"),
         (lambda: Retention(small()).loss(-1.0), "weight given to loss.. must be a number of at least 0; got -1.0"),
@@ -120,12 +122,21 @@ def test_a_second_loss_of_the_same_pass_is_refused() -> None:
         retention.loss()
 
 
-def test_a_failed_construction_leaves_no_hook() -> None:
-    model = small()
-    for settings in ({"blocks": ["layer1.0", "nope"]}, {"reference": "teacher", "teacher": Foreign()}):
-        with pytest.raises(InputError):
-            Retention(model, **settings)
-        assert hooks(model) == 0
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"blocks": ["layer1.0", "nope"]},
+        {"reference": "teacher"},
+        {"blocks": ["nope"], "reference": "teacher", "teacher_blocks": ["flat"]},
+    ],
+)
+def test_a_failed_construction_leaves_no_hook(settings: dict[str, Any]) -> None:
+    model, teacher = small(), Foreign()
+    if "reference" in settings:
+        settings = {**settings, "teacher": teacher}
+    with pytest.raises(InputError):
+        Retention(model, **settings)
+    assert hooks(model) == hooks(teacher) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------
