@@ -79,7 +79,7 @@ def main() -> None:
             spent = step()
             if i > 0:  # the first round warms up
                 seconds[name].append(spent)
-        progress.advance("rounds")
+        progress.advance(lambda: "rounds")
     base = statistics.median(seconds["without"])
     ratios = {name: statistics.median(s) / base for name, s in seconds.items()}
     print(f"resnet20-double, irnet, batch {BATCH}, {torch.get_num_threads()} threads, medians of {ROUNDS}, without = 1")

@@ -1,4 +1,4 @@
-"""A user's mistake is one kind of error: a sentence that says what came, what was possible, and where."""
+"""How work ends early: a user's mistake (one sentence: what came, what was possible, where), a failure, a stop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ _SHOWN = 24  # names that a message lists before it says "and so many more"
 
 class InputError(ValueError):
     """Something from outside is wrong. The message is the whole explanation; the command line exits with 2 on it."""
+
+
+class Failed(Exception):
+    """Work cannot go on, and no input is to blame: bad numbers, a full disk. The command line exits with 1 on it."""
+
+
+class Stopped(Exception):
+    """A signal asked for an end, and all is saved. The command line exits with 128 + its number, as a shell would."""
+
+    def __init__(self, message: str, number: int) -> None:
+        """Keep which signal it was."""
+        super().__init__(message)
+        self.number = number
 
 
 def choose(table: Mapping[str, T], name: object, what: str) -> T:

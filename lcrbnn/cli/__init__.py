@@ -10,12 +10,16 @@ from importlib import import_module
 from typing import NoReturn
 
 from lcrbnn import __version__
-from lcrbnn.errors import InputError, choose
+from lcrbnn.errors import Failed, InputError, Stopped, choose
 
 # Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
 # loaded only when it is asked for.
 COMMANDS = {
     "demo": "train a small binary network on digits, with and without retention",
+    "train": "train a network into a run folder, or go on with an interrupted run",
+    "eval": "read the accuracy of a run",
+    "recipes": "list the recipes, or show one",
+    "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",
     "models": "list the networks, with their parameters and operations",
 }
@@ -27,12 +31,18 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; return its exit code: 0 done, 1 failed, 2 for a user's mistake, 130 interrupted."""
+    """Run one command; return its exit code: 0 done, 1 failed, 2 for a user's mistake, 130 SIGINT, 143 SIGTERM."""
     try:
         return _dispatch(list(argv))
     except InputError as error:
         print(f"lcrbnn: {error}", file=sys.stderr)
         return 2
+    except Failed as error:
+        print(f"lcrbnn: {error}", file=sys.stderr)
+        return 1
+    except Stopped as stop:
+        print(f"lcrbnn: {stop}", file=sys.stderr)
+        return 128 + stop.number
     except KeyboardInterrupt:
         print("lcrbnn: interrupted", file=sys.stderr)
         return 130

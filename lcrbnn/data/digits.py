@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import NamedTuple
 
 import numpy as np
 
+from lcrbnn.data.split import Images, Split
 from lcrbnn.errors import number
 
-TRAIN = 1_297  # images for training; the other 500 are for validation
+TRAIN = 1_297  # images for training; the other 500 are for the test
+TOP = 16  # the brightest value
 
 
-class Split(NamedTuple):
-    """Images (n, 1, 8, 8), float32 in [0, 1], and labels (n,), int64."""
-
-    images: np.ndarray
-    labels: np.ndarray
+def read_digits(seed: int = 0) -> Images:
+    """The digits as they are stored, uint8 from 0 to 16: 1,297 for training and 500 for the test, drawn by the seed."""
+    number(seed, "seed", low=0, whole=True)
+    with (files("lcrbnn.data") / "digits.npz").open("rb") as file, np.load(file) as stored:
+        whole = Split(stored["images"].astype(np.uint8)[:, None], stored["labels"].astype(np.int64))
+    order = np.random.default_rng(seed).permutation(len(whole.labels))
+    return Images(whole.take(order[:TRAIN]), whole.take(order[TRAIN:]))
 
 
 def load_digits(seed: int = 0) -> tuple[Split, Split]:
-    """Return 1,297 training and 500 validation images, shuffled once by the seed."""
-    number(seed, "seed", low=0, whole=True)
-    with (files("lcrbnn.data") / "digits.npz").open("rb") as file, np.load(file) as stored:
-        images = stored["images"].astype(np.float32)[:, None] / 16
-        labels = stored["labels"].astype(np.int64)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    train, valid = order[:TRAIN], order[TRAIN:]
-    return Split(images[train], labels[train]), Split(images[valid], labels[valid])
+    """The same 1,297 and 500 images as float32 in [0, 1], ready for a loop of one's own."""
+    digits = read_digits(seed)
+    train, test = (Split(s.images.astype(np.float32) / TOP, s.labels) for s in (digits.train, digits.test))
+    return train, test

@@ -37,8 +37,9 @@ class Retention(nn.Module):
     seed       of the start vector of the power iteration
 
     With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked
-    and the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss. Make it before the
-    first call of a compiled model. Network and teacher are no submodules: neither moves or is saved with this module.
+    and the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss, `lip` its L_Lip.
+    Make it before the first call of a compiled model. Network and teacher are no submodules: neither moves or is saved
+    with this module.
     """
 
     start: Tensor
@@ -66,6 +67,7 @@ class Retention(nn.Module):
         self.spans = _spans(model, self.form, blocks, layers)
         check_points(model, _points(self.spans))
         self.ratios: Tensor | None = None
+        self.lip: Tensor | None = None
         self._model = (model,)  # in a tuple: not a submodule
         self._weights_only = weights_only(model)
         self._check_reference(model, teacher)
@@ -112,6 +114,7 @@ class Retention(nn.Module):
         maps.check(_points(self.spans))
         retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
         self.ratios = retained.ratios()
+        self.lip = retained.loss.detach()
         batch = maps.real[self.spans[0][0]].shape[0]
         weight = self.form.weight if weight is None else weight
         return weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 WIDTH = 24  # characters of the bar
+REDRAW = 0.1  # seconds between two drawings of it
 
 
 def duration(seconds: float) -> str:
@@ -20,26 +22,54 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Shows how much of `total` is done: on a terminal one line, redrawn; elsewhere a line for every tenth part."""
+    """Shows how much of `total` is done, of which `done` was done before: on a terminal one line, redrawn.
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+    Elsewhere a line for every tenth part, or (`tenths` False) only those that `tell` is given.
+    """
+
+    def __init__(self, total: int, stream: TextIO | None = None, *, done: int = 0, tenths: bool = True) -> None:
         """Start the clock."""
         self.total = total
-        self.done = 0
+        self.before = self.done = done
+        self.tenths = tenths
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.began = time.monotonic()
+        self._drawn = -REDRAW
 
-    def advance(self, note: str) -> None:
-        """One more is done; `note` says what was seen."""
-        before, self.done = self.done, self.done + 1
-        spent = time.monotonic() - self.began
-        left = duration(spent / self.done * (self.total - self.done))
-        if self.live:
+    def left(self) -> str:
+        """How long the rest will take at the pace so far; nothing is known before the first advance."""
+        fresh = self.done - self.before
+        if fresh == 0:
+            return "?"
+        return duration((time.monotonic() - self.began) / fresh * (self.total - self.done))
+
+    def advance(self, note: Callable[[], str]) -> None:
+        """One more is done; `note` says what was seen, and is asked only if it will be shown."""
+        tenth, self.done = self.done * 10 // self.total, self.done + 1
+        now, last = time.monotonic(), self.done == self.total
+        if self.live and (last or now - self._drawn >= REDRAW):
+            self._drawn = now
             filled = WIDTH * self.done // self.total
             bar = "#" * filled + "." * (WIDTH - filled)
-            end = "\n" if self.done == self.total else ""
-            self.stream.write(f"\r\x1b[K[{bar}] {self.done}/{self.total}  {note}  {left} left{end}")
-        elif self.done * 10 // self.total > before * 10 // self.total:
-            self.stream.write(f"{self.done}/{self.total}  {note}  {left} left\n")
+            self.stream.write(
+                f"\r\x1b[K[{bar}] {self.done}/{self.total}  {note()}  {self.left()} left" + ("\n" if last else "")
+            )
+            self.stream.flush()
+        elif not self.live and self.tenths and self.done * 10 // self.total > tenth:
+            self._line(f"{self.done}/{self.total}  {note()}  {self.left()} left")
+
+    def tell(self, line: str) -> None:
+        """A plain line, with the time left: only where there is no bar that says the same, and no line a tenth."""
+        if not self.live and not self.tenths:
+            self._line(f"{line}  {self.left()} left")
+
+    def say(self, line: str) -> None:
+        """A line that must be seen: above the bar on a terminal."""
+        if self.live:
+            self.stream.write("\r\x1b[K")
+        self._line(line)
+
+    def _line(self, line: str) -> None:
+        self.stream.write(line + "\n")
         self.stream.flush()

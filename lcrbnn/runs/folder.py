@@ -1,0 +1,167 @@
+"""A run is a folder: spec.json, log.jsonl, checkpoints/, record.json; one process at a time may write it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lcrbnn.errors import InputError
+from lcrbnn.runs.checkpoint import Checkpoint, Damaged, read_checkpoint, write_checkpoint
+from lcrbnn.runs.files import remove_parts, sync_folder, write_whole
+
+KEPT = 2  # checkpoints: the newest, and one to fall back on
+DAMAGED = ".damaged"
+
+
+class Found(NamedTuple):
+    """A checkpoint that could be read, and a sentence for each newer one that could not."""
+
+    checkpoint: Checkpoint
+    path: Path
+    complaints: list[str]
+
+
+class RunFolder:
+    """The files of one run, and the order in which they are written so that a kill loses nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the files; nothing is touched."""
+        self.path = path
+        self.spec = path / "spec.json"
+        self.log = path / "log.jsonl"
+        self.record = path / "record.json"
+        self.fault = path / "fault.json"
+        self.checkpoints = path / "checkpoints"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.spec.exists()
+
+    def create(self, spec: dict[str, Any]) -> None:
+        """Start a run in an empty or new folder."""
+        try:
+            if self.path.exists() and any(p.name != "lock" for p in self.path.iterdir()):
+                raise InputError(f"{self.path} is not empty and holds no run; choose another folder")
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            write_whole(self.log, [])
+            write_whole(self.spec, [(json.dumps(spec, indent=1) + "\n").encode()])
+        except OSError as error:
+            raise InputError(f"a run cannot be written to {self.path}: {error.strerror}") from None
+
+    def read_spec(self) -> dict[str, Any]:
+        """The spec of the run that is here."""
+        try:
+            spec = json.loads(self.spec.read_text())
+        except FileNotFoundError:
+            raise InputError(f"there is no run in {self.path}: it has no spec.json") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.spec} cannot be read: {error}") from None
+        if not isinstance(spec, dict):
+            raise InputError(f"{self.spec} cannot be read: it holds no settings")
+        return spec
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process can write this run. The system lets go of the lock however the process ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"a run cannot be written to {self.path}: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(f"another process is writing the run in {self.path}; wait for it or stop it") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half-written."""
+        for folder in (self.path, self.checkpoints):
+            remove_parts(folder)
+
+    def write_fault(self, details: dict[str, Any]) -> None:
+        """Keep the details of what ended the run, if the disk takes them."""
+        with suppress(OSError):
+            write_whole(self.fault, [(json.dumps(details, indent=1) + "\n").encode()])
+
+    # -- the log: a JSON line an epoch -------------------------------------------------------------------------------
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line and bring it to the disk, before the checkpoint that counts on it."""
+        with self.log.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """The whole lines of the log; one that a kill tore is left out."""
+        try:
+            text = self.log.read_bytes()
+        except OSError as error:
+            raise InputError(f"{self.log} cannot be read: {error.strerror}") from None
+        lines = []
+        for number, raw in enumerate(text.split(b"\n")[:-1], 1):
+            try:
+                lines.append(json.loads(raw))
+            except ValueError:
+                raise InputError(f"{self.log} is damaged in line {number}") from None
+        return lines
+
+    def cut_log(self, epochs: int) -> list[dict[str, Any]]:
+        """Leave the lines of the first epochs, those that a checkpoint counts on; the others will be made again."""
+        lines = self.read_log()
+        if len(lines) < epochs:
+            raise InputError(
+                f"{self.log} ends after epoch {len(lines)} and the checkpoint is from epoch {epochs}: put the log back"
+            )
+        raw = self.log.read_bytes().split(b"\n")[:epochs]
+        write_whole(self.log, [b"".join(line + b"\n" for line in raw)])
+        return lines[:epochs]
+
+    # -- checkpoints: a file each, named by its step -----------------------------------------------------------------
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, then remove those that are no longer needed. OSError if the disk does not take it."""
+        path = self.checkpoints / f"step-{step:09d}.safetensors"
+        write_checkpoint(path, checkpoint)
+        old = self.listed()[:-KEPT]
+        for one in old:
+            one.unlink(missing_ok=True)
+        if old:
+            sync_folder(self.checkpoints)
+        return path
+
+    def listed(self) -> list[Path]:
+        """The checkpoints, oldest first."""
+        return sorted(p for p in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{9}\.safetensors", p.name))
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint, read or not."""
+        return next(reversed(self.listed()), None)
+
+    def last_good(self) -> Found | None:
+        """The newest checkpoint that can be read; None if there is none at all; an error if there are only bad ones."""
+        complaints: list[str] = []
+        for path in reversed(self.listed()):
+            try:
+                return Found(read_checkpoint(path), path, complaints)
+            except Damaged as error:
+                complaints.append(str(error))
+        if complaints:
+            raise InputError(f"{complaints[0]}; there is no good one in {self.checkpoints} to go on from")
+        return None
+
+    def set_aside(self, found: Found) -> None:
+        """Rename the damaged checkpoints that are newer than the one found, so that nothing takes them for new."""
+        for path in self.listed():
+            if path.name > found.path.name:
+                path.replace(path.with_name(path.name + DAMAGED))

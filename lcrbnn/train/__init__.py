@@ -1,0 +1,5 @@
+"""Training: from a spec to a run."""
+
+from lcrbnn.train.spec import Spec
+
+__all__ = ["Spec"]

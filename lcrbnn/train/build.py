@@ -1,0 +1,142 @@
+"""From a spec to its parts: network, teacher, retention, optimiser. Whatever a spec gets wrong is refused here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.data import DATASETS
+from lcrbnn.errors import InputError, choose
+from lcrbnn.layers import BinaryLayer
+from lcrbnn.models import Network, network
+from lcrbnn.retention import PRESETS, Form, Retention
+from lcrbnn.runs.checkpoint import read_checkpoint
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.seeds import derive
+from lcrbnn.train.spec import Spec, option_values
+from lcrbnn.train.state import restore_module
+
+REAL = "real"  # the name of no method: full precision
+
+
+class Parts(NamedTuple):
+    """What a step works on. `names` has every trained parameter, with a name that is stable."""
+
+    model: Network
+    teacher: Network | None
+    teacher_digest: str | None  # of the teacher's checkpoint: a run goes on only with the same teacher
+    retention: Retention | None
+    optimizer: torch.optim.Optimizer
+    names: dict[Tensor, str]
+
+
+def build(spec: Spec, device: torch.device) -> Parts:
+    """Make everything that a spec names; the network's start depends on the seed alone."""
+    model = build_network(spec).to(device)
+    teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device)
+    retention = _retention(spec, model, teacher)
+    names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
+    if retention is not None:
+        names |= {p: f"retention/{n}" for n, p in retention.named_parameters()}
+    return Parts(model, teacher, digest, retention, _optimizer(spec, model, names), names)
+
+
+def chosen_form(spec: Spec) -> Form:
+    """The form of the retention loss, with the spec's changes and lambda."""
+    changes = option_values(spec.form_options, "form_options")
+    if "weight" in changes:
+        raise InputError("form_options do not hold the weight: lambda is a setting of its own, weight")
+    return choose(PRESETS, spec.form, "preset of the retention loss").but(weight=spec.weight, **changes)
+
+
+def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention | None:
+    form = chosen_form(spec)
+    active = form.weight > 0 or form.quantization > 0
+    if teacher is not None and spec.distill == 0 and not (active and form.reference == "teacher"):
+        raise InputError("a teacher is given and nothing uses it: say distill, or form_options reference=teacher")
+    if not active:  # a run without retention has nothing of it, whatever its form could not do
+        return None
+    return Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)
+
+
+def build_network(spec: Spec) -> Network:
+    """The network of a spec, freshly initialised by its seed, on the CPU."""
+    row = choose(DATASETS, spec.data, "data set")
+    options = option_values(spec.method_options, "method_options")
+    method = None if spec.method == REAL else spec.method
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(spec.seed, "start"))
+        model = network(
+            spec.model,
+            method,
+            bits=spec.bits or None,
+            classes=row.classes,
+            in_channels=row.channels,
+            image=row.image,
+            **options,
+        )
+    if spec.norm_start != 1.0:
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.constant_(module.weight, spec.norm_start)
+    return model
+
+
+def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
+    """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest."""
+    spec = Spec.of(folder.read_spec())
+    newest = folder.newest()
+    if newest is None:
+        raise InputError(f"the run in {folder.path} has no checkpoint yet")
+    checkpoint = read_checkpoint(newest)
+    model = build_network(spec)
+    restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
+    return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest()
+
+
+def _teacher(spec: Spec, device: torch.device) -> tuple[Network, str]:
+    folder = RunFolder(Path(spec.teacher))
+    if not folder.record.exists():
+        raise InputError(f"a teacher is a finished run, and {folder.path} has no record.json")
+    theirs, model, digest = load_network(folder)
+    if theirs.data != spec.data:
+        raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")
+    return model.to(device).eval().requires_grad_(False), digest
+
+
+def _optimizer(spec: Spec, model: Network, names: dict[Tensor, str]) -> torch.optim.Optimizer:
+    decays = DECAYING[spec.decay](model)
+    groups = [
+        {"params": [p for p in names if p in decays], "weight_decay": spec.weight_decay},
+        {"params": [p for p in names if p not in decays], "weight_decay": 0.0},
+    ]
+    return MAKERS[spec.optimizer](spec, [g for g in groups if g["params"]])
+
+
+def _parameters(model: nn.Module) -> set[Tensor]:
+    return set(model.parameters())
+
+
+def _layers(model: nn.Module) -> set[Tensor]:
+    return {m.weight for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+
+
+def _latent(model: nn.Module) -> set[Tensor]:
+    return {m.weight for m in model.modules() if isinstance(m, BinaryLayer)}
+
+
+DECAYING: dict[str, Callable[[nn.Module], set[Tensor]]] = {
+    "all": _parameters,
+    "real": lambda model: _parameters(model) - _latent(model),
+    "matrices": _layers,
+}
+
+MAKERS: dict[str, Callable[[Spec, list[dict]], torch.optim.Optimizer]] = {
+    "sgd": lambda spec, groups: torch.optim.SGD(groups, spec.lr, momentum=spec.momentum, nesterov=spec.nesterov),
+    "adam": lambda spec, groups: torch.optim.Adam(groups, spec.lr, betas=(spec.momentum, 0.999)),
+}

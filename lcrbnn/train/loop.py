@@ -1,0 +1,239 @@
+"""The loop of a run: steps, epochs, log, checkpoints. Killed anywhere and resumed, it ends with the same bits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from lcrbnn.errors import Failed, InputError, Stopped
+from lcrbnn.layers import advance, start_epoch
+from lcrbnn.runs.checkpoint import Checkpoint
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.progress import Progress
+from lcrbnn.train import state
+from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.build import Parts
+from lcrbnn.train.evaluate import accuracy, ratios
+from lcrbnn.train.schedule import learning_rate, retention_weight
+from lcrbnn.train.seeds import derive
+from lcrbnn.train.signals import StopRequest
+from lcrbnn.train.spec import Spec
+from lcrbnn.train.step_eager import SUMS, BadNumbers, EagerStep
+
+
+@dataclass
+class Place:
+    """Where a run is: the next step of an epoch. At step 0 the epoch has not begun; after the last it is not closed."""
+
+    epoch: int = 0
+    step: int = 0
+
+
+class Watcher(Protocol):
+    """Is shown each line of the log."""
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Take a line."""
+
+
+class Loop:
+    """One run from where it is to its end."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        parts: Parts,
+        train: Batches,
+        valid: Batches | None,
+        folder: RunFolder,
+        *,
+        save_seconds: float,
+    ) -> None:
+        """Take the parts; nothing is computed."""
+        self.spec, self.parts, self.train, self.valid = spec, parts, train, valid
+        self.folder, self.save_seconds = folder, save_seconds
+        self.watchers: list[Watcher] = []
+        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.progress = Progress(spec.epochs * self.steps, tenths=False)
+        self.step = EagerStep(spec, parts)
+        self.place = Place()
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
+        self.seconds = 0.0  # spent on this epoch before it was interrupted
+        device = train.labels.device
+        self.made = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        self._clock = self._saved = time.monotonic()
+        self._kept_place: Place | None = None  # of the newest checkpoint
+
+    def run(self) -> None:
+        """Go on to the end. Stopped by a signal it saves; on bad numbers it keeps the last good checkpoint."""
+        with StopRequest() as stop:
+            try:
+                while self.place.epoch < self.spec.epochs:
+                    self._steps(stop)
+                    self._close(stop)
+                self.save()
+            except Stopped:
+                self.save()
+                raise
+
+    # -- an epoch ----------------------------------------------------------------------------------------------------
+
+    def _steps(self, stop: StopRequest) -> None:
+        spec, place = self.spec, self.place
+        advance(self.parts.model, place.epoch / spec.epochs)
+        if place.step == 0:
+            start_epoch(self.parts.model)
+        self._clock = time.monotonic()
+        self.parts.model.train()
+        batches = self.train.epoch(spec.seed, place.epoch, spec.batch, spec.augment, place.step, self.steps)
+        for batch in batches:
+            self._one(batch)
+            self.progress.advance(self._note)
+            if time.monotonic() - self._saved >= self.save_seconds:
+                self.save()
+            stop.check()
+
+    def _one(self, batch: Batch) -> None:
+        spec, place = self.spec, self.place
+        lr = learning_rate(spec, place.epoch, place.step, self.steps)
+        torch.manual_seed(derive(spec.seed, "step", place.epoch, place.step))
+        try:
+            self.sums += self.step(batch, lr, retention_weight(spec, place.epoch, place.step, self.steps))
+        except BadNumbers as reason:
+            raise Failed(self._fault(str(reason), batch, lr)) from None
+        place.step += 1
+
+    def _close(self, stop: StopRequest) -> None:
+        """Read the validation images, write the line, save."""
+        line = self._line(stop)
+        self._append(line)
+        self.place.epoch, self.place.step = self.place.epoch + 1, 0
+        self.sums.zero_()
+        self.seconds = 0.0
+        for watcher in self.watchers:
+            watcher.add(line)
+        if time.monotonic() - self._saved >= self.save_seconds:
+            self.save()
+        self.progress.tell(_shown(line, self.spec.epochs))
+
+    def _line(self, stop: StopRequest) -> dict[str, Any]:
+        spec, place = self.spec, self.place
+        means = self._means()
+        read = None if self.valid is None else accuracy(self.parts.model, spec, self.valid, stop.check)
+        looked = ratios(self.parts.model, self.parts.teacher, spec, self.train)
+        now = time.monotonic()
+        return {
+            "epoch": place.epoch + 1,
+            "steps": (place.epoch + 1) * self.steps,
+            "lr": learning_rate(spec, place.epoch, self.steps - 1, self.steps),
+            "weight": retention_weight(spec, place.epoch, self.steps - 1, self.steps),
+            "loss": means["loss"],
+            "lip": means["lip"] if self.parts.retention is not None else None,
+            "train": 100 * means["correct"],
+            "valid": None if read is None else read.top1,
+            "valid_loss": None if read is None else read.loss,
+            "ratios": looked,
+            "seconds": round(self.seconds + now - self._clock, 3),
+        }
+
+    def _means(self) -> dict[str, float]:
+        values = self.sums.tolist()
+        return {name: value / max(values[-1], 1) for name, value in zip(SUMS, values, strict=True)}
+
+    def _note(self) -> str:
+        means = self._means()
+        lip = "" if self.parts.retention is None else f"  L_Lip {means['lip']:.4f}"
+        return f"epoch {self.place.epoch + 1}  loss {means['loss']:.4f}{lip}  train {100 * means['correct']:.1f} %"
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint of this very moment. A disk that does not take it ends the run; the last one is intact."""
+        if self.place == self._kept_place:
+            return
+        arrays = self._arrays()
+        bad = state.first_bad(arrays)
+        if bad is not None:
+            raise Failed(self._fault(f"{bad} is not finite", None, None))
+        facts = {
+            "spec": self.spec.digest(),
+            "teacher": self.parts.teacher_digest,
+            "made": self.made,
+            "epoch": self.place.epoch,
+            "step": self.place.step,
+            "seconds": round(self.seconds + time.monotonic() - self._clock, 3) if self.place.step else 0.0,
+        }
+        try:
+            self.folder.save(self.done, Checkpoint(arrays, facts))
+        except OSError as error:
+            raise Failed(self._not_written("a checkpoint", error)) from None
+        self._saved, self._kept_place = time.monotonic(), replace(self.place)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        try:
+            self.folder.append(line)
+        except OSError as error:
+            raise Failed(self._not_written("the log", error)) from None
+
+    @property
+    def done(self) -> int:
+        """Steps done since the beginning."""
+        return self.place.epoch * self.steps + self.place.step
+
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Go back to where a checkpoint was made."""
+        where = f"the checkpoint {path}"
+        facts = checkpoint.facts
+        state.restore_module(self.parts.model, "model", checkpoint.arrays, where)
+        if facts["spec"] != self.spec.digest():
+            raise InputError(f"{where} is of a run with other settings than spec.json has")
+        if facts["teacher"] != self.parts.teacher_digest:
+            raise InputError(f"{where} was made with another teacher than the one now in {self.spec.teacher}")
+        if self.parts.retention is not None:
+            state.restore_module(self.parts.retention, "retention", checkpoint.arrays, where)
+        state.restore_optimizer(self.parts.optimizer, self.parts.names, checkpoint.arrays)
+        self.sums.copy_(torch.from_numpy(checkpoint.arrays["sums"].copy()))
+        self.place = Place(facts["epoch"], facts["step"])
+        self.seconds = facts["seconds"]
+        self._kept_place = replace(self.place)
+
+    def _arrays(self) -> dict[str, Any]:
+        parts = self.parts
+        arrays = state.module_arrays(parts.model, "model")
+        if parts.retention is not None:
+            arrays |= state.module_arrays(parts.retention, "retention")
+        arrays |= state.optimizer_arrays(parts.optimizer, parts.names)
+        return arrays | {"sums": state.array(self.sums)}
+
+    def _fault(self, reason: str, batch: Batch | None, lr: float | None) -> str:
+        """A sentence about bad numbers; all details, with the rows of the batch, go to fault.json."""
+        place = self.place
+        if lr is None:
+            lr = learning_rate(self.spec, place.epoch, max(place.step - 1, 0), self.steps)
+        rows = None if batch is None else batch.rows.tolist()
+        details = {"step": self.done, "epoch": place.epoch + 1, "lr": lr, "reason": reason, "rows": rows}
+        self.folder.write_fault(details)
+        return (
+            f"bad numbers at step {self.done} (epoch {place.epoch + 1}, step {place.step} of {self.steps}), "
+            f"learning rate {lr:g}: {reason}; {self._kept()}"
+        )
+
+    def _not_written(self, what: str, error: OSError) -> str:
+        return f"{what} cannot be written to {self.folder.path}: {error.strerror or error}; {self._kept()}"
+
+    def _kept(self) -> str:
+        newest = self.folder.newest()
+        return "there is no checkpoint yet" if newest is None else f"the checkpoint {newest} is kept"
+
+
+def _shown(line: dict[str, Any], epochs: int) -> str:
+    lip = "" if line["lip"] is None else f"  L_Lip {line['lip']:.4f}"
+    valid = "" if line["valid"] is None else f"  valid {line['valid']:.2f} %"
+    return (
+        f"epoch {line['epoch']}/{epochs}  loss {line['loss']:.4f}{lip}  train {line['train']:.2f} %{valid}"
+        f"  lr {line['lr']:.4g}"
+    )

@@ -1,0 +1,38 @@
+"""Device and arithmetic of a run: chosen once, and put back afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from lcrbnn.errors import InputError
+from lcrbnn.train.spec import Spec
+
+
+def find_device(name: str) -> torch.device:
+    """The device called auto (a GPU if there is one), cpu or cuda."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"no device is called {name!r}; there are auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("there is no CUDA device here; there are auto, cpu")
+    # Deterministic products need it, and it is read when the GPU is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return torch.device("cpu" if name == "cpu" or not torch.cuda.is_available() else "cuda")
+
+
+@contextmanager
+def numerics(spec: Spec) -> Iterator[None]:
+    """Inside, kernels are deterministic and products short or long as the spec says."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    torch.use_deterministic_algorithms(spec.deterministic)
+    matmul.allow_tf32 = cudnn.allow_tf32 = spec.precision != "float32"
+    cudnn.benchmark = not spec.deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[1:]

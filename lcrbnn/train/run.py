@@ -1,0 +1,186 @@
+"""Starting, resuming and reading a run: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lcrbnn.data import DATASETS, DataSet, Images, Split, data_folder
+from lcrbnn.errors import InputError, choose, number
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.progress import Progress
+from lcrbnn.runs.record import note_reading, write_record
+from lcrbnn.train.batches import Batches
+from lcrbnn.train.build import build, load_network
+from lcrbnn.train.evaluate import Accuracy, accuracy
+from lcrbnn.train.events import EventFile
+from lcrbnn.train.loop import Loop
+from lcrbnn.train.numerics import find_device, numerics
+from lcrbnn.train.spec import Spec
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out: nothing here decides its outcome."""
+
+    device: str = "auto"
+    data_folder: Path = field(default_factory=data_folder)
+    save_seconds: float = 30.0  # between two checkpoints; 0 saves after each step
+    tensorboard: bool = False
+
+
+def train(
+    spec: Spec,
+    path: Path,
+    options: Options | None = None,
+    *,
+    resume: bool = False,
+    progress: Callable[[int, int], Progress] | None = None,
+) -> Path:
+    """Train what the spec says into a folder, and return it. With `resume`, an interrupted run there goes on.
+
+    A finished run is left as it is. Refused settings, data or folders raise before anything is written.
+    `progress` makes the bar from the number of steps and how many of them are done.
+    """
+    options = options or Options()
+    number(options.save_seconds, "save_seconds", low=0)
+    folder = RunFolder(path)
+    _check_place(folder, spec, resume)
+    if folder.record.exists():
+        return path
+    device = find_device(options.device)
+    row = choose(DATASETS, spec.data, "data set")
+    parts = build(spec, device)
+    learned, held = _splits(spec, row, row.load(options.data_folder))
+    train_batches = Batches(learned, row, device)
+    valid_batches = None if held is None else Batches(held, row, device)
+    loop = Loop(spec, parts, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
+    with folder.locked(), numerics(spec):
+        _check_place(folder, spec, resume)  # again: nobody else can change it now
+        if not folder.exists():
+            folder.create(spec.stored())
+        folder.tidy()
+        notices = _restore(loop, folder)
+        total = spec.epochs * loop.steps
+        make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
+        loop.progress = make(total, loop.done)
+        for notice in notices:
+            loop.progress.say(notice)
+        if options.tensorboard:
+            loop.watchers.append(EventFile(folder.path / "tensorboard", folder.read_log()))
+        loop.run()
+        write_record(folder.record, "train", spec.stored(), _figures(loop, folder, device))
+    return path
+
+
+def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
+    if not folder.exists():
+        if folder.path.exists() and not folder.path.is_dir():
+            raise InputError(f"a run is a folder, and {folder.path} is none")
+        if folder.path.is_dir() and any(p.name != "lock" for p in folder.path.iterdir()):
+            raise InputError(f"{folder.path} is not empty and holds no run; choose another folder")
+        return
+    if not resume:
+        raise InputError(
+            f"there is a run in {folder.path} already: --resume goes on with it, another folder starts anew"
+        )
+    stored = Spec.of(folder.read_spec())
+    for one in fields(Spec):
+        theirs, wanted = getattr(stored, one.name), getattr(spec, one.name)
+        if theirs != wanted:
+            raise InputError(
+                f"the run in {folder.path} has {one.name} {_word(theirs)} and now it is {_word(wanted)}: "
+                "a run goes on as it began, or starts in another folder"
+            )
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _splits(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
+    """What a run learns from and what it is watched on: never the test images."""
+    return (images.train, None) if spec.images == "all" else images.divided(row.held_out)
+
+
+def _restore(loop: Loop, folder: RunFolder) -> list[str]:
+    """Go on where the newest good checkpoint is; the log is cut to what that one counts on."""
+    found = folder.last_good()
+    if found is None:
+        folder.cut_log(0)
+        return []
+    loop.restore(found.checkpoint, found.path)
+    folder.cut_log(loop.place.epoch)
+    folder.set_aside(found)
+    notices = list(found.complaints)
+    if notices:
+        notices.append(f"going on from the one before it, {found.path}")
+    made = found.checkpoint.facts["made"]
+    if made != loop.made:
+        notices.append(f"it was made with {made} and goes on with {loop.made}: the last bits will differ")
+    return [*notices, f"going on from epoch {loop.place.epoch + 1}, step {loop.place.step} of {loop.steps}"]
+
+
+def _figures(loop: Loop, folder: RunFolder, device: torch.device) -> dict[str, Any]:
+    lines = folder.read_log()
+    last = lines[-1]
+    newest = folder.newest()
+    assert newest is not None
+    return {
+        "epochs": len(lines),
+        "steps": loop.done,
+        "seconds": round(sum(line["seconds"] for line in lines), 1),
+        "images": {"train": len(loop.train), "valid": 0 if loop.valid is None else len(loop.valid)},
+        "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds")},
+        "device": device.type,
+        "teacher": loop.parts.teacher_digest,
+        "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),
+    }
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs in a folder: itself, or its seed-N folders in the order of N."""
+    if RunFolder(path).exists():
+        return [path]
+    seeds = [p for p in path.glob("seed-*") if re.fullmatch(r"seed-\d+", p.name) and RunFolder(p).exists()]
+    if not seeds:
+        raise InputError(f"there is no run in {path}: neither spec.json nor seed-N folders that have one")
+    return sorted(seeds, key=lambda p: int(p.name.removeprefix("seed-")))
+
+
+def evaluate(path: Path, options: Options | None = None, *, final: bool = False) -> tuple[Accuracy, int]:
+    """Read a run's network on its validation split; with `final` on the test split, which is noted in the record.
+
+    Returns the accuracy and how many such readings the record now holds.
+    """
+    options = options or Options()
+    folder = RunFolder(path)
+    device = find_device(options.device)
+    spec, model, digest = load_network(folder)
+    row = choose(DATASETS, spec.data, "data set")
+    if final and not folder.record.exists():
+        raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
+    images = row.load(options.data_folder)
+    learned, held = _splits(spec, row, images)
+    if final:
+        split = images.test
+    elif held is None:
+        raise InputError(
+            f"the run in {path} learned from all {len(learned.labels):,} training images, so none is left for "
+            "validation; --final reads the test split"
+        )
+    else:
+        split = held
+    with numerics(spec):
+        read = accuracy(model.to(device), spec, Batches(split, row, device))
+    if not final:
+        return read, 0
+    with folder.locked():
+        noted = {"split": "test", **read._asdict(), "checkpoint_sha256": digest, "device": device.type}
+        return read, note_reading(folder.record, noted)

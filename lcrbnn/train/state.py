@@ -1,0 +1,75 @@
+"""The state of a run as named arrays: network, optimiser, the sums of the epoch; taken, compared and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError
+
+SHOWN = 3  # differences that a message lists
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """A copy of a tensor, on the CPU."""
+    return tensor.detach().cpu().contiguous().numpy().copy()
+
+
+def module_arrays(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:
+    """Parameters and buffers of a module."""
+    return {f"{prefix}/{name}": array(t) for name, t in module.state_dict().items()}
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
+    """What the optimiser remembers of each parameter."""
+    return {
+        f"optimizer/{name}/{key}": array(value)
+        for parameter, name in names.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+@torch.no_grad()
+def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> None:
+    """Put arrays back into a module; if any name, shape or type differs, say which and change nothing."""
+    mine = module.state_dict()
+    theirs = {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
+    differences = [
+        *(f"it lacks {name}" for name in mine if name not in theirs),
+        *(f"it has {name} besides" for name in theirs if name not in mine),
+        *(
+            f"{name} is {_kind(theirs[name])} instead of {_kind(array(mine[name]))}"
+            for name in mine
+            if name in theirs and _kind(theirs[name]) != _kind(array(mine[name]))
+        ),
+    ]
+    if differences:
+        more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        raise InputError(f"{where} is of another network: {'; '.join(differences[:SHOWN])}{more}")
+    for name, tensor in mine.items():
+        tensor.copy_(torch.from_numpy(theirs[name].copy()))
+
+
+@torch.no_grad()
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Give the optimiser back what it remembered."""
+    for parameter, name in names.items():
+        prefix = f"optimizer/{name}/"
+        kept = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
+        if kept:  # a count of steps stays on the CPU, where the optimiser keeps it
+            optimizer.state[parameter] = {k: v if v.dim() == 0 else v.to(parameter.device) for k, v in kept.items()}
+
+
+def first_bad(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """The name of the first array with a number that is not finite."""
+    return next((name for name, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
+
+
+def _kind(a: np.ndarray) -> str:
+    return f"{a.dtype} {tuple(a.shape)}"
