@@ -43,7 +43,11 @@ def test_methods_and_models_are_listed_a_line_each(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["trian"], "lcrbnn: no command is called 'trian'; there are demo, methods, models\n"),
+        (
+            ["trian"],
+            "lcrbnn: no command is called 'trian'; there are demo, train, eval, recipes, data, methods, models "
+            "(did you mean 'train'?)\n",
+        ),
         (["demo", "--epochs", "0"], "lcrbnn: --epochs must be a whole number of at least 1; got 0\n"),
         (["demo", "--epochs", "ten"], "lcrbnn: argument --epochs: invalid int value: 'ten'; see lcrbnn demo --help\n"),
         (["demo", "--weight", "-1"], "lcrbnn: --weight must be a number of at least 0; got -1.0\n"),
@@ -73,16 +77,35 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
     assert "a figure cannot be written to" in capsys.readouterr().err
 
 
-def test_the_demo_prints_a_table_and_draws_its_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]) == 0
+def test_the_demo_trains_evaluates_and_says_where_everything_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["demo", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]
+    assert main(words) == 0
     shown = capsys.readouterr()
     rows = [line.split() for line in shown.out.splitlines()]
     assert [r[0] for r in rows[1:3]] == ["0", "8"]
-    assert all("%" in r and "±" in r for r in rows[1:3])
+    assert all(r.count("%") == 2 and r.count("±") == 3 for r in rows[1:3])
     assert str(tmp_path / "demo.png") in shown.out
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert [p.name for p in tmp_path.iterdir()] == ["demo.png"]
-    assert "4/4  lambda 8, seed 1, epoch 1" in shown.err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["demo.png", "lambda-0", "lambda-8"]
+    for run in ("lambda-0/seed-0", "lambda-0/seed-1", "lambda-8/seed-0", "lambda-8/seed-1"):
+        assert (tmp_path / run / "record.json").exists()
+    assert "64/64  epoch 1" in shown.err
+    # a second call trains nothing and reads no test image again
+    records = {p: p.read_bytes() for p in tmp_path.rglob("record.json")}
+    assert main(words) == 0
+    assert capsys.readouterr().out == shown.out
+    assert {p: p.read_bytes() for p in tmp_path.rglob("record.json")} == records
+
+
+def test_an_interrupted_demo_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["demo", "--out", str(tmp_path), "--epochs", "1", "--seeds", "1"]
+    assert main(words) == 0
+    table = capsys.readouterr().out
+    (tmp_path / "lambda-8" / "seed-0" / "record.json").unlink()
+    assert main(words) == 0
+    assert capsys.readouterr().out == table
 
 
 def test_the_curves_are_drawn_and_the_committed_ones_are_up_to_date(tmp_path: Path) -> None:
@@ -122,14 +145,12 @@ def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
 
 def test_training_needs_neither_matplotlib_nor_anything_but_torch_and_numpy(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from pathlib import Path; from lcrbnn.study.demo import train; from lcrbnn.runs.progress import Progress\n"
-        "print(len(train(1.0, 0, 1, Progress(1)).accuracy))\n"
+        "import sys; sys.modules['matplotlib'] = sys.modules['PIL'] = None\n"
         "from lcrbnn.cli import main; main(['demo', '--epochs', '1', '--seeds', '1'])\n"
         "sys.exit(main(['methods', '--curves', 'a.png']))"
     )
     done = run(sys.executable, "-c", code, cwd=tmp_path)
-    assert done.stdout.startswith("1\n  lambda  accuracy")
-    assert done.stdout.endswith("no curves: a figure needs matplotlib, which is not installed here\n")
+    assert done.stdout.startswith("  lambda  297 validation")
+    assert "no curves: a figure needs matplotlib, which is not installed here\n" in done.stdout
     assert done.returncode == 2
     assert done.stderr.endswith("lcrbnn: a figure needs matplotlib, which is not installed here\n")

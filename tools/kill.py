@@ -31,12 +31,13 @@ from lcrbnn.runs.record import write_record
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ["digits", "--model", "resnet18", "--method", "rbnn", "--epochs", "6", "--batch", "125", "--weight", "1"]
-SETTINGS += ["--save-seconds", "0", "--device", "cpu"]
+SMALL = ["digits", "--epochs", "8", "--batch", "100"]  # a few seconds, for the tests
 
 
-def start(path: Path) -> subprocess.Popen[bytes]:
+def start(path: Path, settings: list[str]) -> subprocess.Popen[bytes]:
     """The run as a process of its own, on one thread."""
-    words = [sys.executable, "-m", "lcrbnn", "train", *SETTINGS, "--run", str(path), "--resume"]
+    words = [sys.executable, "-m", "lcrbnn", "train", *settings, "--run", str(path), "--resume"]
+    words += ["--save-seconds", "0", "--device", "cpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -94,13 +95,15 @@ def main() -> int:
     parser.add_argument("--inside", type=int, default=5, help="of them inside a save, at least")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--record", type=Path, help="write the moments and the outcome into this JSON file")
+    parser.add_argument("--small", action="store_true", help="a small network, whose saves are too short to hit")
     args = parser.parse_args()
+    settings = SMALL if args.small else SETTINGS
     moments = random.Random(args.seed)
     kills: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         straight, broken = Path(scratch) / "straight", Path(scratch) / "broken"
         began = time.monotonic()
-        assert start(straight).wait() == 0, "the undisturbed run failed"
+        assert start(straight, settings).wait() == 0, "the undisturbed run failed"
         whole = time.monotonic() - began
         print(f"undisturbed: {duration(whole)}", flush=True)
         progress = Progress(args.kills, tenths=False)
@@ -109,8 +112,8 @@ def main() -> int:
                 print("the run ended before all kills fell: it needs more epochs", file=sys.stderr)
                 return 1
             before = newest_checkpoint(broken)
-            after = moments.uniform(0.2, 0.2 * whole)
-            process = start(broken)
+            after = moments.uniform(1.0, 1.0 + 0.2 * whole)
+            process = start(broken, settings)
             time.sleep(after)
             process.kill()
             process.wait()
@@ -118,7 +121,7 @@ def main() -> int:
             place, newest = kills[-1]["place"], kills[-1]["newest_checkpoint"]
             print(f"kill {len(kills):>2} after {after:5.2f} s: {place}; newest checkpoint: {newest}", flush=True)
             progress.advance(lambda: "kills")
-        resumed = start(broken).wait()
+        resumed = start(broken, settings).wait()
         wrong = same(straight, broken) if resumed == 0 else [f"the last resume exited with {resumed}"]
         epochs = len(RunFolder(broken).read_log())
     inside = sum(k["inside"] for k in kills)
@@ -127,9 +130,8 @@ def main() -> int:
         + ("DIFFERENT: " + ", ".join(wrong[:5]) if wrong else "weights, optimiser, log and spec are equal, bit for bit")
     )
     if args.record:
-        settings = {"train": SETTINGS, "seed": args.seed}
         figures = {"kills": kills, "inside": inside, "epochs": epochs, "different": wrong}
-        write_record(args.record, "kill", settings, json.loads(json.dumps(figures)))
+        write_record(args.record, "kill", {"train": settings, "seed": args.seed}, json.loads(json.dumps(figures)))
     return 1 if wrong else 0
 
 

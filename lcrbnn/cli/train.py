@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5: each in FOLDER/seed-N")
     add_options(parser)
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
+    parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
     parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
     group = parser.add_argument_group("settings of the run, over those of the recipe")
     for one in fields(Spec):
@@ -73,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
         raise InputError("say --seed or --seeds, not both")
-    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard)
+    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
     jobs = []
     for seed in seeds:

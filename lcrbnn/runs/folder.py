@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lcrbnn.errors import InputError
 from lcrbnn.runs.checkpoint import Checkpoint, Damaged, read_checkpoint, write_checkpoint
-from lcrbnn.runs.files import remove_parts, sync_folder, write_whole
+from lcrbnn.runs.files import PART, remove_parts, sync_folder, write_whole
 
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 DAMAGED = ".damaged"
@@ -43,11 +43,18 @@ class RunFolder:
         """Whether a run was started here."""
         return self.spec.exists()
 
+    def check_free(self) -> None:
+        """Raise unless a run can start here: in no folder yet, an empty one, or one whose start was cut short."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"a run is a folder, and {self.path} is none")
+        ours = {"lock", self.checkpoints.name, *(p.name + end for p in (self.log, self.spec) for end in ("", PART))}
+        if self.path.is_dir() and not {p.name for p in self.path.iterdir()} <= ours:
+            raise InputError(f"{self.path} is not empty and holds no run; choose another folder")
+
     def create(self, spec: dict[str, Any]) -> None:
-        """Start a run in an empty or new folder."""
+        """Start a run; it exists from the moment that its spec is there."""
+        self.check_free()
         try:
-            if self.path.exists() and any(p.name != "lock" for p in self.path.iterdir()):
-                raise InputError(f"{self.path} is not empty and holds no run; choose another folder")
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             write_whole(self.log, [])
             write_whole(self.spec, [(json.dumps(spec, indent=1) + "\n").encode()])

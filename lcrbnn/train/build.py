@@ -35,15 +35,18 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
-def build(spec: Spec, device: torch.device) -> Parts:
-    """Make everything that a spec names; the network's start depends on the seed alone."""
+def build(spec: Spec, device: torch.device, *, fused: bool = False) -> Parts:
+    """Make everything that a spec names; the network's start depends on the seed alone.
+
+    A fused optimiser takes its learning rate from the device, as a captured step needs it.
+    """
     model = build_network(spec).to(device)
     teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device)
     retention = _retention(spec, model, teacher)
     names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
     if retention is not None:
         names |= {p: f"retention/{n}" for n, p in retention.named_parameters()}
-    return Parts(model, teacher, digest, retention, _optimizer(spec, model, names), names)
+    return Parts(model, teacher, digest, retention, _optimizer(spec, model, names, fused), names)
 
 
 def chosen_form(spec: Spec) -> Form:
@@ -109,13 +112,13 @@ def _teacher(spec: Spec, device: torch.device) -> tuple[Network, str]:
     return model.to(device).eval().requires_grad_(False), digest
 
 
-def _optimizer(spec: Spec, model: Network, names: dict[Tensor, str]) -> torch.optim.Optimizer:
+def _optimizer(spec: Spec, model: Network, names: dict[Tensor, str], fused: bool) -> torch.optim.Optimizer:
     decays = DECAYING[spec.decay](model)
     groups = [
         {"params": [p for p in names if p in decays], "weight_decay": spec.weight_decay},
         {"params": [p for p in names if p not in decays], "weight_decay": 0.0},
     ]
-    return MAKERS[spec.optimizer](spec, [g for g in groups if g["params"]])
+    return MAKERS[spec.optimizer](spec, [g for g in groups if g["params"]], fused)
 
 
 def _parameters(model: nn.Module) -> set[Tensor]:
@@ -136,7 +139,11 @@ DECAYING: dict[str, Callable[[nn.Module], set[Tensor]]] = {
     "matrices": _layers,
 }
 
-MAKERS: dict[str, Callable[[Spec, list[dict]], torch.optim.Optimizer]] = {
-    "sgd": lambda spec, groups: torch.optim.SGD(groups, spec.lr, momentum=spec.momentum, nesterov=spec.nesterov),
-    "adam": lambda spec, groups: torch.optim.Adam(groups, spec.lr, betas=(spec.momentum, 0.999)),
+MAKERS: dict[str, Callable[[Spec, list[dict], bool], torch.optim.Optimizer]] = {
+    "sgd": lambda spec, groups, fused: torch.optim.SGD(
+        groups, spec.lr, momentum=spec.momentum, nesterov=spec.nesterov, fused=fused or None
+    ),
+    "adam": lambda spec, groups, fused: torch.optim.Adam(
+        groups, spec.lr, betas=(spec.momentum, 0.999), fused=fused or None, capturable=fused
+    ),
 }

@@ -15,8 +15,8 @@ from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import chosen_form
+from lcrbnn.train.objective import arithmetic
 from lcrbnn.train.spec import Spec
-from lcrbnn.train.step_eager import arithmetic
 
 TOP5_FROM = 50  # classes from which on the five best answers are counted too
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,14 +16,14 @@ from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
-from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import accuracy, ratios
+from lcrbnn.train.objective import SUMS
 from lcrbnn.train.schedule import learning_rate, retention_weight
-from lcrbnn.train.seeds import derive
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
-from lcrbnn.train.step_eager import SUMS, BadNumbers, EagerStep
+from lcrbnn.train.step_eager import BadNumbers
 
 
 @dataclass
@@ -31,6 +32,21 @@ class Place:
 
     epoch: int = 0
     step: int = 0
+
+
+class Stepper(Protocol):
+    """Goes through an epoch: EagerStep, FastStep."""
+
+    sums: torch.Tensor
+
+    def begin(self, epoch: int, first: int) -> None:
+        """Be ready for the steps of an epoch from the first on."""
+
+    def take(self) -> None:
+        """One step."""
+
+    def check(self) -> None:
+        """Wait until all steps are made; raise BadNumbers if one had any."""
 
 
 class Watcher(Protocol):
@@ -47,6 +63,7 @@ class Loop:
         self,
         spec: Spec,
         parts: Parts,
+        step: Stepper,
         train: Batches,
         valid: Batches | None,
         folder: RunFolder,
@@ -54,17 +71,16 @@ class Loop:
         save_seconds: float,
     ) -> None:
         """Take the parts; nothing is computed."""
-        self.spec, self.parts, self.train, self.valid = spec, parts, train, valid
+        self.spec, self.parts, self.step, self.train, self.valid = spec, parts, step, train, valid
         self.folder, self.save_seconds = folder, save_seconds
         self.watchers: list[Watcher] = []
         self.steps = train.steps(spec.batch, spec.drop_last)
         self.progress = Progress(spec.epochs * self.steps, tenths=False)
-        self.step = EagerStep(spec, parts)
         self.place = Place()
-        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
         self.seconds = 0.0  # spent on this epoch before it was interrupted
         device = train.labels.device
-        self.made = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        self.made = f"{type(step).__name__} on {where}"
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
 
@@ -89,30 +105,31 @@ class Loop:
             start_epoch(self.parts.model)
         self._clock = time.monotonic()
         self.parts.model.train()
-        batches = self.train.epoch(spec.seed, place.epoch, spec.batch, spec.augment, place.step, self.steps)
-        for batch in batches:
-            self._one(batch)
+        self.step.begin(place.epoch, place.step)
+        while place.step < self.steps:
+            self._one()
             self.progress.advance(self._note)
             if time.monotonic() - self._saved >= self.save_seconds:
                 self.save()
             stop.check()
+        self._checked(self.step.check)
 
-    def _one(self, batch: Batch) -> None:
-        spec, place = self.spec, self.place
-        lr = learning_rate(spec, place.epoch, place.step, self.steps)
-        torch.manual_seed(derive(spec.seed, "step", place.epoch, place.step))
+    def _one(self) -> None:
+        self._checked(self.step.take)
+        self.place.step += 1
+
+    def _checked(self, work: Callable[[], None]) -> None:
         try:
-            self.sums += self.step(batch, lr, retention_weight(spec, place.epoch, place.step, self.steps))
-        except BadNumbers as reason:
-            raise Failed(self._fault(str(reason), batch, lr)) from None
-        place.step += 1
+            work()
+        except BadNumbers as bad:
+            raise Failed(self._fault(bad)) from None
 
     def _close(self, stop: StopRequest) -> None:
         """Read the validation images, write the line, save."""
         line = self._line(stop)
         self._append(line)
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
-        self.sums.zero_()
+        self.step.sums.zero_()
         self.seconds = 0.0
         for watcher in self.watchers:
             watcher.add(line)
@@ -141,7 +158,7 @@ class Loop:
         }
 
     def _means(self) -> dict[str, float]:
-        values = self.sums.tolist()
+        values = self.step.sums.tolist()
         return {name: value / max(values[-1], 1) for name, value in zip(SUMS, values, strict=True)}
 
     def _note(self) -> str:
@@ -155,10 +172,11 @@ class Loop:
         """Write a checkpoint of this very moment. A disk that does not take it ends the run; the last one is intact."""
         if self.place == self._kept_place:
             return
+        self._checked(self.step.check)
         arrays = self._arrays()
         bad = state.first_bad(arrays)
         if bad is not None:
-            raise Failed(self._fault(f"{bad} is not finite", None, None))
+            raise Failed(self._fault(BadNumbers(f"{bad} is not finite", self.place.epoch, self.place.step)))
         facts = {
             "spec": self.spec.digest(),
             "teacher": self.parts.teacher_digest,
@@ -196,7 +214,7 @@ class Loop:
         if self.parts.retention is not None:
             state.restore_module(self.parts.retention, "retention", checkpoint.arrays, where)
         state.restore_optimizer(self.parts.optimizer, self.parts.names, checkpoint.arrays)
-        self.sums.copy_(torch.from_numpy(checkpoint.arrays["sums"].copy()))
+        self.step.sums.copy_(torch.from_numpy(checkpoint.arrays["sums"].copy()))
         self.place = Place(facts["epoch"], facts["step"])
         self.seconds = facts["seconds"]
         self._kept_place = replace(self.place)
@@ -207,19 +225,17 @@ class Loop:
         if parts.retention is not None:
             arrays |= state.module_arrays(parts.retention, "retention")
         arrays |= state.optimizer_arrays(parts.optimizer, parts.names)
-        return arrays | {"sums": state.array(self.sums)}
+        return arrays | {"sums": state.array(self.step.sums)}
 
-    def _fault(self, reason: str, batch: Batch | None, lr: float | None) -> str:
+    def _fault(self, bad: BadNumbers) -> str:
         """A sentence about bad numbers; all details, with the rows of the batch, go to fault.json."""
-        place = self.place
-        if lr is None:
-            lr = learning_rate(self.spec, place.epoch, max(place.step - 1, 0), self.steps)
-        rows = None if batch is None else batch.rows.tolist()
-        details = {"step": self.done, "epoch": place.epoch + 1, "lr": lr, "reason": reason, "rows": rows}
+        lr = learning_rate(self.spec, bad.epoch, min(bad.step, self.steps - 1), self.steps)
+        step = bad.epoch * self.steps + bad.step
+        details = {"step": step, "epoch": bad.epoch + 1, "lr": lr, "reason": str(bad), "rows": bad.rows}
         self.folder.write_fault(details)
         return (
-            f"bad numbers at step {self.done} (epoch {place.epoch + 1}, step {place.step} of {self.steps}), "
-            f"learning rate {lr:g}: {reason}; {self._kept()}"
+            f"bad numbers at step {step} (epoch {bad.epoch + 1}, step {bad.step} of {self.steps}), "
+            f"learning rate {lr:g}: {bad}; {self._kept()}"
         )
 
     def _not_written(self, what: str, error: OSError) -> str:

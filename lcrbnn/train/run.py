@@ -23,6 +23,8 @@ from lcrbnn.train.events import EventFile
 from lcrbnn.train.loop import Loop
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.spec import Spec
+from lcrbnn.train.step_eager import EagerStep
+from lcrbnn.train.step_fast import FastStep
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class Options:
     data_folder: Path = field(default_factory=data_folder)
     save_seconds: float = 30.0  # between two checkpoints; 0 saves after each step
     tensorboard: bool = False
+    step: str = "auto"  # STEPS
+
+
+STEPS: dict[str, Callable[[torch.device], bool]] = {
+    "auto": lambda device: device.type == "cuda",
+    "eager": lambda device: False,
+    "fast": lambda device: True,
+}
 
 
 def train(
@@ -50,17 +60,20 @@ def train(
     """
     options = options or Options()
     number(options.save_seconds, "save_seconds", low=0)
+    choose(STEPS, options.step, "kind of step")
     folder = RunFolder(path)
     _check_place(folder, spec, resume)
     if folder.record.exists():
         return path
     device = find_device(options.device)
     row = choose(DATASETS, spec.data, "data set")
-    parts = build(spec, device)
+    fast = STEPS[options.step](device)
+    parts = build(spec, device, fused=fast and device.type == "cuda")
     learned, held = _splits(spec, row, row.load(options.data_folder))
     train_batches = Batches(learned, row, device)
     valid_batches = None if held is None else Batches(held, row, device)
-    loop = Loop(spec, parts, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
+    step = (FastStep if fast else EagerStep)(spec, parts, train_batches)
+    loop = Loop(spec, parts, step, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
     with folder.locked(), numerics(spec):
         _check_place(folder, spec, resume)  # again: nobody else can change it now
         if not folder.exists():
@@ -81,10 +94,7 @@ def train(
 
 def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
     if not folder.exists():
-        if folder.path.exists() and not folder.path.is_dir():
-            raise InputError(f"a run is a folder, and {folder.path} is none")
-        if folder.path.is_dir() and any(p.name != "lock" for p in folder.path.iterdir()):
-            raise InputError(f"{folder.path} is not empty and holds no run; choose another folder")
+        folder.check_free()
         return
     if not resume:
         raise InputError(
@@ -139,6 +149,7 @@ def _figures(loop: Loop, folder: RunFolder, device: torch.device) -> dict[str, A
         "images": {"train": len(loop.train), "valid": 0 if loop.valid is None else len(loop.valid)},
         "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds")},
         "device": device.type,
+        "step": loop.made,
         "teacher": loop.parts.teacher_digest,
         "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),
     }

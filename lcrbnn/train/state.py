@@ -62,8 +62,24 @@ def restore_optimizer(
     for parameter, name in names.items():
         prefix = f"optimizer/{name}/"
         kept = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
-        if kept:  # a count of steps stays on the CPU, where the optimiser keeps it
-            optimizer.state[parameter] = {k: v if v.dim() == 0 else v.to(parameter.device) for k, v in kept.items()}
+        if kept:  # a count of steps stays on the CPU, where a plain optimiser keeps it
+            there = optimizer.defaults.get("fused")
+            optimizer.state[parameter] = {
+                k: v.to(parameter.device) if v.dim() > 0 or there else v for k, v in kept.items()
+            }
+
+
+def fill_memory(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimiser, where it has none yet, the memory of a first step from nothing: zeros, to the same effect."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if optimizer.state[parameter]:
+                continue
+            if isinstance(optimizer, torch.optim.Adam):
+                zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **zeros}
+            elif group["momentum"] > 0:
+                optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
 
 
 def first_bad(arrays: Mapping[str, np.ndarray]) -> str | None:

@@ -1,75 +1,75 @@
-"""One training step, plainly: the slow twin of anything faster, and the place where bad numbers are caught."""
+"""One training step, plainly: the slow twin of anything faster, and the place where bad numbers get a name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lcrbnn.layers import project
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batch
+from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import Parts
+from lcrbnn.train.objective import SUMS, arithmetic, objective
+from lcrbnn.train.schedule import learning_rate, retention_weight
+from lcrbnn.train.seeds import derive
 from lcrbnn.train.spec import Spec
-
-SUMS = ("loss", "lip", "correct", "seen")  # what an epoch adds up, in this order
 
 
 class BadNumbers(Exception):
-    """NaN or infinity; the message says in what, and in which layer."""
+    """NaN or infinity at a step; the message says in what, and in which layer."""
+
+    def __init__(self, reason: str, epoch: int, step: int, rows: list[int] | None = None) -> None:
+        """Keep where it was, and which images."""
+        super().__init__(reason)
+        self.epoch, self.step, self.rows = epoch, step, rows
 
 
 class EagerStep:
-    """Takes a batch, moves the weights, and returns what the epoch adds up: SUMS, float64, on the device."""
+    """Goes through an epoch step by step: `begin`, then `take` as often as there are steps. `sums` adds up SUMS."""
 
-    def __init__(self, spec: Spec, parts: Parts) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Batches) -> None:
         """Keep the parts; nothing is computed."""
-        self.spec, self.parts = spec, parts
+        self.spec, self.parts, self.train = spec, parts, train
+        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
+        self._batches: Iterator[Batch] = iter(())
+        self._epoch = self._step = 0
 
-    def __call__(self, batch: Batch, lr: float, weight: float) -> Tensor:
-        """One step with this learning rate and lambda. Bad numbers are found before they reach the weights."""
-        spec, parts = self.spec, self.parts
-        with arithmetic(spec, batch.images.device):
-            logits = parts.model(batch.images)
-            loss = self._task(batch, logits)
-            if parts.retention is not None:
-                loss = loss + parts.retention.loss(weight)
+    def begin(self, epoch: int, first: int) -> None:
+        """Be ready for the steps of an epoch from the first on."""
+        spec = self.spec
+        self._epoch, self._step = epoch, first
+        self._batches = self.train.epoch(spec.seed, epoch, spec.batch, spec.augment, first, self.steps)
+
+    def take(self) -> None:
+        """One step. Bad numbers are found before they reach the weights."""
+        at = (self._epoch, self._step, self.steps)
+        torch.manual_seed(derive(self.spec.seed, "step", self._epoch, self._step))
+        lr, weight = learning_rate(self.spec, *at), retention_weight(self.spec, *at)
+        self.sums += self.update(next(self._batches), lr, weight)
+        self._step += 1
+
+    def check(self) -> None:
+        """Nothing to wait for: each step has looked at its own numbers."""
+
+    def update(self, batch: Batch, lr: float, weight: float) -> Tensor:
+        """Move the weights by one batch; return its SUMS."""
+        parts = self.parts
+        outcome = objective(self.spec, parts, batch.images, batch.labels, weight)
         parts.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        outcome.loss.backward()
         gradients = [p.grad for p in parts.names if p.grad is not None]
-        healthy = torch.isfinite(loss.detach()) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
-        if not healthy:
-            raise BadNumbers(self._diagnosis(batch, loss.detach()))
+        loss = outcome.loss.detach()
+        if not torch.isfinite(loss) & torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise BadNumbers(self._diagnosis(batch, loss), self._epoch, self._step, batch.rows.tolist())
         for group in parts.optimizer.param_groups:
             group["lr"] = lr
         parts.optimizer.step()
         project(parts.model)
-        return self._sums(batch, logits.detach(), loss.detach())
-
-    def _task(self, batch: Batch, logits: Tensor) -> Tensor:
-        spec, teacher = self.spec, self.parts.teacher
-        labels = F.cross_entropy(logits.float(), batch.labels, label_smoothing=spec.label_smoothing)
-        if spec.distill == 0:
-            return labels
-        assert teacher is not None
-        with torch.no_grad():
-            wanted = teacher(batch.images).float()
-        t = spec.temperature
-        apart = F.kl_div(
-            F.log_softmax(logits.float() / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean"
-        )
-        return (1 - spec.distill) * labels + spec.distill * t * t * apart
-
-    def _sums(self, batch: Batch, logits: Tensor, loss: Tensor) -> Tensor:
-        n = len(batch.labels)
-        lip = None if self.parts.retention is None else self.parts.retention.lip
-        correct = (logits.argmax(1) == batch.labels).sum()
-        values = [loss * n, torch.zeros_like(loss) if lip is None else lip * n, correct, torch.full_like(correct, n)]
-        return torch.stack([v.double() for v in values])
+        return outcome.sums
 
     def _diagnosis(self, batch: Batch, loss: Tensor) -> str:
         """Where bad numbers begin: in the batch, in an output on the way forward, or in a gradient on the way back."""
@@ -80,13 +80,6 @@ class EagerStep:
         if bad:  # backward goes from the last layer to the first, so the last one is where it began
             return f"the loss is {loss.item():.4g} but the gradient of {bad[-1].removeprefix('model/')} is not finite"
         return f"the loss is {loss.item():.4g} but its gradient is too long for float32"
-
-
-@contextmanager
-def arithmetic(spec: Spec, device: torch.device) -> Iterator[None]:
-    """Inside, products are computed as the spec's precision says."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bfloat16"):
-        yield
 
 
 @torch.no_grad()

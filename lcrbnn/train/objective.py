@@ -1,0 +1,60 @@
+"""What a step minimises: cross-entropy, a teacher's opinion, and lambda/2 L_Lip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lcrbnn.train.build import Parts
+from lcrbnn.train.spec import Spec
+
+SUMS = ("loss", "lip", "correct", "seen")  # what an epoch adds up over its images, in this order
+
+
+class Outcome(NamedTuple):
+    """Of one batch: the loss to go back from, and its SUMS, float64, without gradient."""
+
+    loss: Tensor
+    sums: Tensor
+
+
+def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: float | Tensor) -> Outcome:
+    """The loss of a batch at this lambda."""
+    with arithmetic(spec, images.device):
+        logits = parts.model(images)
+        loss = task_loss(spec, parts, images, labels, logits)
+        if parts.retention is not None:
+            loss = loss + parts.retention.loss(weight)
+    lip = None if parts.retention is None else parts.retention.lip
+    n = labels.shape[0]
+    plain = loss.detach()
+    correct = (logits.detach().argmax(1) == labels).sum()
+    values = [plain * n, torch.zeros_like(plain) if lip is None else lip * n, correct, torch.full_like(correct, n)]
+    return Outcome(loss, torch.stack([v.double() for v in values]))
+
+
+def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+    """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers."""
+    told = F.cross_entropy(logits.float(), labels, label_smoothing=spec.label_smoothing)
+    if spec.distill == 0:
+        return told
+    assert parts.teacher is not None
+    with torch.no_grad():
+        wanted = parts.teacher(images).float()
+    t = spec.temperature
+    apart = F.kl_div(
+        F.log_softmax(logits.float() / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean"
+    )
+    return (1 - spec.distill) * told + spec.distill * t * t * apart
+
+
+@contextmanager
+def arithmetic(spec: Spec, device: torch.device) -> Iterator[None]:
+    """Inside, products are computed as the spec's precision says."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bfloat16"):
+        yield

@@ -1,0 +1,172 @@
+"""Training steps at GPU speed: a whole step, from picking images to the update, is one compiled and captured graph.
+
+The host fills tables for an epoch (order, draws, learning rates, lambdas) and then only says "again"; a counter on the
+device says which step it is. The eager step is its twin: same draws, same optimiser state, same checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.layers import project
+from lcrbnn.train.augment import AUGMENT, Draws, draw, normalize
+from lcrbnn.train.batches import Batches
+from lcrbnn.train.build import Parts
+from lcrbnn.train.objective import SUMS, objective
+from lcrbnn.train.schedule import learning_rate, retention_weight
+from lcrbnn.train.spec import Spec
+from lcrbnn.train.state import fill_memory
+from lcrbnn.train.step_eager import BadNumbers, EagerStep
+
+NEVER = 2**62  # the first bad step, while there is none
+WARM_UP = 3  # steps before the capture, undone afterwards
+
+
+class FastStep:
+    """The same interface as EagerStep. On a CPU it is compiled but not captured, which serves its tests."""
+
+    def __init__(self, spec: Spec, parts: Parts, train: Batches, *, capture: bool = True) -> None:
+        """Lay out the tables; compiling and capturing wait for the first step."""
+        self.spec, self.parts, self.train = spec, parts, train
+        self.device = train.labels.device
+        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.whole = len(train) // spec.batch  # steps of a full batch; the rest, if any, is taken eagerly
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
+        self.captured = capture and self.stream is not None
+        self.augment = train.usual if spec.augment == "usual" else spec.augment
+        count, device = len(train), self.device
+        self._order = torch.zeros(count, dtype=torch.int64, device=device)
+        kinds = (torch.int64, torch.int64, torch.bool)
+        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in kinds))
+        self._rates, self._weights = torch.zeros(2, self.steps, device=device)
+        self._count = torch.zeros(1, dtype=torch.int64, device=device)
+        self._bad = torch.full((1,), NEVER, dtype=torch.int64, device=device)
+        self._lr = torch.zeros((), device=device)
+        self._lanes = torch.arange(spec.batch, device=device)
+        self._graph: Any = None
+        self._epoch = self._step = 0
+        self._forward = torch.compile(self._objective, fullgraph=True)
+        self._eager = EagerStep(spec, parts, train)
+        if self.captured:
+            _to_channels_last(parts.model)
+
+    def begin(self, epoch: int, first: int) -> None:
+        """Fill the tables of an epoch; nothing has to be waited for until it ends."""
+        spec, n = self.spec, len(self.train)
+        self._epoch, self._step = epoch, first
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        with self._on_stream():
+            self._order.copy_(self.train.order(spec.seed, epoch))
+            for table, drawn in zip(self._draws, draw(spec.seed, epoch, n), strict=True):
+                table.copy_(drawn)
+            places = [(epoch, step, self.steps) for step in range(self.steps)]
+            self._rates.copy_(torch.tensor([learning_rate(spec, *at) for at in places]))
+            self._weights.copy_(torch.tensor([retention_weight(spec, *at) for at in places]))
+            self._count.fill_(first)
+            if self._graph is None and first < self.whole:
+                self._prepare()
+
+    def take(self) -> None:
+        """One step, or the order to make one."""
+        with self._on_stream():
+            if self._step >= self.whole:  # the incomplete last batch has a shape of its own
+                self._last()
+            elif self.captured:
+                self._graph.replay()
+            else:
+                self._body()
+        self._step += 1
+
+    def check(self) -> None:
+        """Wait for the device, and raise if a step had bad numbers."""
+        if self.stream is not None:
+            self.stream.synchronize()
+        bad = int(self._bad)
+        if bad != NEVER:
+            raise BadNumbers("loss or gradient is not finite", self._epoch, bad)
+
+    def _last(self) -> None:
+        spec = self.spec
+        self._eager.begin(self._epoch, self._step)
+        at = (self._epoch, self._step, self.steps)
+        batch = next(self._eager._batches)
+        self.sums += self._eager.update(batch, learning_rate(spec, *at), retention_weight(spec, *at))
+        self._use_lr_tensor()
+
+    # -- the captured body -------------------------------------------------------------------------------------------
+
+    def _objective(self, count: Tensor) -> tuple[Tensor, Tensor]:
+        places = count * self.spec.batch + self._lanes
+        rows = self._order[places]
+        images = AUGMENT[self.augment](self.train.images[rows], Draws(*(d[places] for d in self._draws)))
+        images = normalize(images, self.train.scale, self.train.shift)
+        if self.captured:
+            images = images.contiguous(memory_format=torch.channels_last)
+        loss, sums = objective(self.spec, self.parts, images, self.train.labels[rows], self._weights[count].squeeze(0))
+        return loss, sums
+
+    def _body(self) -> None:
+        parts = self.parts
+        parts.optimizer.zero_grad(set_to_none=True)
+        loss, sums = self._forward(self._count)
+        loss.backward()
+        gradients = [p.grad for p in parts.names if p.grad is not None]
+        healthy = torch.isfinite(loss.detach()) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
+        self._bad.copy_(torch.where(healthy, self._bad, torch.minimum(self._bad, self._count)))
+        self._lr.copy_(self._rates[self._count].squeeze(0))
+        parts.optimizer.step()
+        project(parts.model)
+        self.sums += sums
+        self._count += 1
+
+    def _prepare(self) -> None:
+        """Warm up and capture; the steps that this takes are undone."""
+        self._use_lr_tensor()
+        fill_memory(self.parts.optimizer)
+        if not self.captured:
+            self._graph = True
+            return
+        with _undone(self._state()):
+            for _ in range(WARM_UP):
+                self._body()
+            torch.cuda.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self.stream):
+                self._body()
+
+    def _use_lr_tensor(self) -> None:
+        for group in self.parts.optimizer.param_groups:
+            group["lr"] = self._lr
+
+    def _state(self) -> list[Tensor]:
+        remembered = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+        modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
+        kept = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+        return [*kept, *remembered, self.sums, self._count, self._bad]
+
+    def _on_stream(self) -> Any:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+@torch.no_grad()
+def _to_channels_last(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+@contextmanager
+def _undone(tensors: list[Tensor]) -> Iterator[None]:
+    """Afterwards the tensors hold what they held before, at the same addresses."""
+    kept = [t.detach().clone() for t in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, before in zip(tensors, kept, strict=True):
+            tensor.copy_(before)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.cli import main
+from lcrbnn.data import DATASETS, Split
+from lcrbnn.data.digits import read_digits
+from lcrbnn.errors import InputError
+from lcrbnn.layers import evaluating
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.batches import Batches
+from lcrbnn.train.build import load_network
+from lcrbnn.train.evaluate import accuracy
+from lcrbnn.train.run import Options, evaluate, runs_in
+from tests.train.helpers import OFTEN, SMALL, log, small_run
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return small_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_validation_split_gives_what_the_log_says(run: Path) -> None:
+    read, noted = evaluate(run, OFTEN)
+    assert read.images == 297
+    assert read.top1 == log(run)[-1]["valid"]
+    assert read.loss == log(run)[-1]["valid_loss"]
+    assert noted == 0
+    assert "readings" not in json.loads((run / "record.json").read_text())
+
+
+def test_the_test_split_is_read_image_by_image_and_each_reading_noted(run: Path) -> None:
+    read, noted = evaluate(run, OFTEN, final=True)
+    _, model, digest = load_network(RunFolder(run))
+    test = read_digits().test
+    with torch.no_grad(), evaluating(model):
+        answers = [model(torch.tensor(i[None] / 16, dtype=torch.float32)).argmax().item() for i in test.images]
+    assert read.top1 == pytest.approx(100 * float(np.mean(np.array(answers) == test.labels)))
+    assert noted == 1
+    assert evaluate(run, OFTEN, final=True)[1] == 2
+    readings = json.loads((run / "record.json").read_text())["readings"]
+    assert [r["top1"] for r in readings] == [read.top1, read.top1]
+    assert all(r["split"] == "test" and r["images"] == 500 and r["checkpoint_sha256"] == digest for r in readings)
+    assert all(r["date"] for r in readings)
+
+
+class Ranked(nn.Module):
+    """Gives image i the classes in the order of its first pixels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)
+
+
+def test_the_five_best_are_counted_from_fifty_classes_on() -> None:
+    labels = np.arange(40) % 50
+    images = np.zeros((40, 1, 5, 10), np.uint8)
+    for i, label in enumerate(labels):
+        images[i].reshape(-1)[label] = 10
+        for better in range(i % 8):  # so many classes are ranked before the label
+            images[i].reshape(-1)[(label + 1 + better) % 50] = 20 + better
+    row = replace(DATASETS["digits"], top=1)
+    batches = Batches(Split(images, labels.astype(np.int64)), row, CPU)
+    read = accuracy(Ranked(), SMALL, batches)
+    assert read.top1 == 100 * 5 / 40
+    assert read.top5 == 100 * 25 / 40
+    few = Batches(Split(images[:, :, :, :9].copy(), np.zeros(40, np.int64)), row, CPU)
+    assert accuracy(Ranked(), SMALL, few).top5 is None  # 45 classes
+
+
+def test_a_run_on_all_images_has_no_validation_split(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", SMALL.but(images="all", epochs=1))
+    assert log(tmp_path / "run")[0]["valid"] is None
+    with pytest.raises(InputError, match=r"learned from all 1,297 training images, so none is left.*--final"):
+        evaluate(tmp_path / "run", OFTEN)
+    assert evaluate(tmp_path / "run", OFTEN, final=True)[0].images == 500
+
+
+def test_an_unfinished_run_may_be_looked_at_but_not_finally(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "record.json").unlink()
+    assert evaluate(tmp_path / "run", OFTEN)[0].images == 297
+    with pytest.raises(InputError, match="is not finished: the test split is for finished runs"):
+        evaluate(tmp_path / "run", OFTEN, final=True)
+
+
+def test_a_damaged_checkpoint_is_not_evaluated_in_silence(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    newest = RunFolder(tmp_path / "run").newest()
+    assert newest is not None
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert main(["eval", str(tmp_path / "run")]) == 2
+
+
+def test_several_seeds_are_one_line_each_and_a_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "digits", "--run", str(tmp_path / "runs"), "--seeds", "0,10", "--epochs", "1", "--batch", "300"]
+    assert main([*words, "--device", "cpu"]) == 0
+    assert [p.name for p in runs_in(tmp_path / "runs")] == ["seed-0", "seed-10"]
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "runs"), "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        str(tmp_path / "runs" / "seed-0"),
+        str(tmp_path / "runs" / "seed-10"),
+        str(tmp_path / "runs"),
+    ]
+    assert "297 validation images" in lines[0]
+    assert "(2 seeds)" in lines[2]
+    assert main(["eval", str(tmp_path / "runs"), "--final", "--device", "cpu"]) == 0
+    assert "500 test images (reading 1)" in capsys.readouterr().out
+
+
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no run in .*: neither"):
+        runs_in(tmp_path)
+    with pytest.raises(InputError, match=r"there is no run in .*: it has no spec\.json"):
+        evaluate(tmp_path, Options(device="cpu"))

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lcrbnn.errors import Failed, InputError, Stopped
+from lcrbnn.runs import files
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.loop import Loop
+from tests.train.helpers import OFTEN, SMALL, assert_same, log, small_run
+
+ROOT = Path(__file__).parents[2]
+
+
+class Crash(BaseException):
+    """Ends a run as a kill does: nothing of ours handles it."""
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbs."""
+    torch.set_num_threads(1)
+    return small_run(tmp_path_factory.mktemp("runs") / "straight")
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    counter = itertools.count(1)
+    whole = Loop._one
+
+    def one(self: Loop) -> None:
+        whole(self)
+        if next(counter) == steps:
+            raise Crash
+
+    monkeypatch.setattr(Loop, "_one", one)
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_crash_after_any_step_resumes_to_the_same_bits(
+    steps: int, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        crash_after(broken, steps)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run")
+    small_run(tmp_path / "run", resume=True)
+    assert_same(straight, tmp_path / "run")
+
+
+def test_a_crash_at_any_sync_of_the_disk_resumes_to_the_same_bits(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.fsync
+    for point in itertools.count(1):
+        counter = itertools.count(1)
+
+        def fsync(handle: int, counter: Iterator[int] = counter, point: int = point) -> None:
+            if next(counter) == point:
+                raise Crash
+            whole(handle)
+
+        path = tmp_path / str(point)
+        with monkeypatch.context() as broken:
+            broken.setattr(
+                files.Path, "unlink", lambda self, missing_ok=False: None
+            )  # a dead process cleans up nothing
+            broken.setattr(os, "fsync", fsync)
+            try:
+                small_run(path)
+                break
+            except Crash:
+                pass
+        small_run(path, resume=True)
+        assert_same(straight, path)
+        assert not list(path.rglob("*.part"))
+    assert point > 20
+
+
+def test_rbnn_turns_its_rotations_once_an_epoch_however_often_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = SMALL.but(method="rbnn", weight=1.0)
+    small_run(tmp_path / "straight", spec)
+    for steps in (1, 2, 1):
+        with monkeypatch.context() as broken:
+            crash_after(broken, steps)
+            with pytest.raises(Crash):
+                small_run(tmp_path / "run", spec, resume=True)
+    small_run(tmp_path / "run", spec, resume=True)
+    assert_same(tmp_path / "straight", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adam", "lr": 1e-3},
+        {"augment": "crop-flip", "schedule": "linear", "pace": "step", "warmup": 1.0},
+        {"form": "default", "weight": 4.0, "ramp": 1.0, "precision": "bfloat16"},
+        {"images": "all", "method": "xnor", "label_smoothing": 0.1, "nesterov": True, "drop_last": True},
+    ],
+    ids=["adam", "augmented", "retention", "all images"],
+)
+def test_every_kind_of_state_survives(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SMALL.but(**changes)
+    small_run(tmp_path / "straight", spec)
+    with monkeypatch.context() as broken:
+        crash_after(broken, 5)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", spec)
+    small_run(tmp_path / "run", spec, resume=True)
+    assert_same(tmp_path / "straight", tmp_path / "run")
+
+
+def test_a_stop_during_validation_saves_and_the_epoch_is_closed_later(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lcrbnn.train import loop
+
+    def stopped(*args: Any) -> None:
+        raise Stopped("asked", signal.SIGTERM)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(loop, "accuracy", stopped)
+        with pytest.raises(Stopped):
+            small_run(tmp_path / "run", options=replace(OFTEN, save_seconds=1000.0))
+    newest = RunFolder(tmp_path / "run").newest()
+    assert newest is not None
+    assert newest.name == "step-000000004.safetensors"
+    assert log(tmp_path / "run") == []
+    small_run(tmp_path / "run", resume=True)
+    assert_same(straight, tmp_path / "run")
+
+
+def test_a_finished_run_is_left_alone(straight: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in straight.rglob("*")}
+    small_run(straight, resume=True)
+    assert {p: p.stat().st_mtime_ns for p in straight.rglob("*")} == before
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lcrbnn.train.run import train
+
+    with monkeypatch.context() as broken:
+        crash_after(broken, 7)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run")
+    newest = RunFolder(tmp_path / "run").newest()
+    assert newest is not None
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    train(SMALL, tmp_path / "run", OFTEN, resume=True)
+    said = capsys.readouterr().err
+    assert f"the checkpoint {newest} is damaged: the checksum of" in said
+    assert "going on from the one before it" in said
+    assert_same(straight, tmp_path / "run")
+    assert newest.with_name(newest.name + ".damaged").exists()
+
+
+def test_a_checkpoint_of_another_network_or_run_is_refused(straight: Path, tmp_path: Path) -> None:
+    wide = SMALL.but(method="xnor")
+    small_run(tmp_path / "other", wide)
+    (tmp_path / "other" / "record.json").unlink()
+    theirs, mine = RunFolder(straight).newest(), RunFolder(tmp_path / "other").newest()
+    assert theirs is not None
+    assert mine is not None
+    mine.write_bytes(theirs.read_bytes())
+    kept = (tmp_path / "other" / "log.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"is of another network: it has layer1.0.conv1.* besides; .*, and \d+ more"):
+        small_run(tmp_path / "other", wide, resume=True)
+    small_run(tmp_path / "third", SMALL.but(seed=1))
+    (tmp_path / "third" / "record.json").unlink()
+    mine = RunFolder(tmp_path / "third").newest()
+    assert mine is not None
+    mine.write_bytes(theirs.read_bytes())
+    with pytest.raises(InputError, match=r"is of a run with other settings than spec\.json has"):
+        small_run(tmp_path / "third", SMALL.but(seed=1), resume=True)
+    assert (tmp_path / "other" / "log.jsonl").read_bytes() == kept
+
+
+def test_a_run_goes_on_as_it_began_or_not_at_all(straight: Path) -> None:
+    with pytest.raises(InputError, match="has batch 300 and now it is 100: a run goes on as it began"):
+        small_run(straight, SMALL.but(batch=100), resume=True)
+    with pytest.raises(InputError, match="has weight 0 and now it is 1: "):
+        small_run(straight, SMALL.but(weight=1.0), resume=True)
+    with pytest.raises(InputError, match="has seed 0 and now it is 3: "):
+        small_run(straight, SMALL.but(seed=3), resume=True)
+    with pytest.raises(InputError, match=r"there is a run in .* already: --resume goes on with it"):
+        small_run(straight)
+
+
+def test_another_number_of_threads_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lcrbnn.train.run import train
+
+    with monkeypatch.context() as broken:
+        crash_after(broken, 2)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run")
+    torch.set_num_threads(2)
+    train(SMALL, tmp_path / "run", OFTEN, resume=True)
+    assert (
+        "it was made with EagerStep on 1 threads and goes on with EagerStep on 2 threads: the last bits will differ"
+        in capsys.readouterr().err
+    )
+
+
+def command(path: Path, *more: str) -> list[str]:
+    run = [sys.executable, "-m", "lcrbnn", "train", "digits", "--run", str(path), "--device", "cpu"]
+    return [*run, "--batch", "300", "--save-seconds", "0", *more]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    process = subprocess.Popen(
+        command(path, "--epochs", "300"), env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("epoch 2/300"):
+        assert process.poll() is None
+    process.send_signal(getattr(signal, name))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert said.splitlines()[-1] == f"lcrbnn: stopped by {name} and saved; --resume goes on"
+    assert not (path / "record.json").exists()
+    assert RunFolder(path).last_good() is not None
+
+
+def test_real_kills_of_a_real_process_leave_the_same_run(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tools.kill", "--small", "--kills", "3", "--inside", "0"]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kills" in done.stdout
+    assert "equal, bit for bit" in done.stdout
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files stands in for the disk: the checkpoints fit until it is set lower."""
+    path = tmp_path / "run"
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "from lcrbnn.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with monkeypatch.context() as broken:
+        crash_after(broken, 3)
+        with pytest.raises(Crash):
+            small_run(path)
+    words = [sys.executable, "-c", limited, *command(path, "--epochs", "2", "--resume")[3:]]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"lcrbnn: a checkpoint cannot be written to {path}: File too large; the checkpoint ")
+    assert said.endswith("step-000000002.safetensors is kept")
+    assert not list(path.rglob("*.part"))
+    small_run(path, resume=True)
+    assert_same(straight, path)
+
+
+def test_a_log_that_cannot_be_written_ends_the_run_in_order(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: RunFolder, line: dict[str, Any]) -> None:
+        with self.log.open("ab") as file:
+            file.write(b'{"epoch": 1, "st')  # the disk took this much
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RunFolder, "append", full)
+        with pytest.raises(
+            Failed, match=r"the log cannot be written to .*: No space left on device; the checkpoint .* is kept"
+        ):
+            small_run(tmp_path / "run")
+    small_run(tmp_path / "run", resume=True)
+    assert_same(straight, tmp_path / "run")
+
+
+def test_two_runs_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        done = subprocess.run(
+            command(tmp_path / "run", "--epochs", "1"), env=environment(), capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == f"lcrbnn: another process is writing the run in {tmp_path / 'run'}; wait for it or stop it\n"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["lock"]

@@ -1,0 +1,213 @@
+"""What a run learns, and from what parts it is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lcrbnn.data import DATASETS, Images
+from lcrbnn.data.digits import read_digits
+from lcrbnn.errors import InputError
+from lcrbnn.layers import binary_layers
+from lcrbnn.train import Spec
+from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.build import build, build_network
+from lcrbnn.train.objective import task_loss
+from lcrbnn.train.step_eager import EagerStep
+from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_sixty_four_images_are_learned_by_heart(weight: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = read_digits()
+    few = replace(
+        DATASETS["digits"],
+        load=lambda folder: Images(digits.train.take(np.arange(64)), digits.test),
+    )
+    monkeypatch.setitem(DATASETS, "digits", few)
+    spec = Spec(images="all", epochs=60, batch=32, weight=weight)
+    small_run(tmp_path / "run", spec, replace(OFTEN, save_seconds=100.0))
+    assert log(tmp_path / "run")[-1]["train"] == 100
+    assert log(tmp_path / "run")[-1]["loss"] < 0.1
+
+
+def test_a_run_leaves_what_the_documents_promise(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", SMALL.but(weight=2.0, ramp=1.0), replace(OFTEN, tensorboard=True))
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {"spec.json", "log.jsonl", "checkpoints", "record.json", "lock", "tensorboard"}
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["settings"] == json.loads((tmp_path / "run" / "spec.json").read_text())
+    assert record["figures"]["images"] == {"train": 1000, "valid": 297}
+    lines = log(tmp_path / "run")
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert [line["weight"] for line in lines] == [pytest.approx(1.5), 2.0]  # the last step of the ramp, and after it
+    assert all(line["lip"] > 0 and len(line["ratios"]) == 3 for line in lines)
+    assert record["figures"]["last"]["valid"] == lines[-1]["valid"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(len(name))  # what the caller's generator holds plays no part
+        torch.rand(7)
+        small_run(tmp_path / name, SMALL.but(seed=seed))
+    assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
+
+
+def test_seeds_are_paired_and_no_retention_is_bit_equal_to_none_at_all(tmp_path: Path) -> None:
+    """Same start and order with and without; at lambda 0 the form changes nothing."""
+    one, other = build_network(SMALL.but(weight=4.0)), build_network(SMALL)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    small_run(tmp_path / "a", SMALL)
+    small_run(tmp_path / "b", SMALL.but(form="paper"))
+    mine, theirs = arrays(tmp_path / "a"), arrays(tmp_path / "b")
+    assert all(np.array_equal(mine[n], theirs[n]) for n in mine)
+
+
+def test_the_log_holds_the_means_over_all_images(tmp_path: Path) -> None:
+    """One epoch at learning rate 0: the network stays as it was, and a plain pass in training mode agrees."""
+    spec = SMALL.but(epochs=1, lr=0.0)
+    small_run(tmp_path / "run", spec)
+    model = build_network(spec)
+    split, _ = read_digits().divided(297)
+    batches = Batches(split, DATASETS["digits"], CPU)
+    loss = correct = 0.0
+    for batch in batches.epoch(0, 0, 300, "none", 0, 4):
+        logits = model(batch.images)
+        loss += F.cross_entropy(logits, batch.labels, reduction="sum").item()
+        correct += (logits.argmax(1) == batch.labels).sum().item()
+    line = log(tmp_path / "run")[0]
+    assert line["loss"] == pytest.approx(loss / 1000, rel=1e-6)
+    assert line["train"] == pytest.approx(100 * correct / 1000)
+
+
+def test_full_precision_trains_and_its_ratios_are_not_invented(tmp_path: Path) -> None:
+    small_run(tmp_path / "weights", SMALL.but(model="resnet20-relu", bits="1/32", epochs=1))
+    assert log(tmp_path / "weights")[0]["ratios"] is None
+    small_run(tmp_path / "real", SMALL.but(method="real"))
+    assert log(tmp_path / "real")[-1]["valid"] > 50
+
+
+def test_decay_goes_where_the_spec_says() -> None:
+    def decayed(**changes: str) -> set[str]:
+        parts = build(SMALL.but(weight_decay=0.5, **changes), CPU)
+        groups = {g["weight_decay"]: g["params"] for g in parts.optimizer.param_groups}
+        assert sum(len(g["params"]) for g in parts.optimizer.param_groups) == len(parts.names)
+        return {parts.names[p].removeprefix("model/") for p in groups[0.5]}
+
+    model = build_network(SMALL)
+    every = {n for n, _ in model.named_parameters()}
+    latent = {f"{n}.weight" for n, _ in binary_layers(model)}
+    layers = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+    assert decayed(decay="all") == every
+    assert decayed(decay="real") == every - latent
+    assert decayed(decay="matrices") == layers
+    assert latent < layers < every
+
+
+def test_batch_norms_start_where_the_spec_says() -> None:
+    norms = [m for m in build_network(SMALL.but(norm_start=1e-8)).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms
+    assert all((n.weight == 1e-8).all() for n in norms)
+
+
+def test_a_step_with_learned_factors_moves_them(tmp_path: Path) -> None:
+    """The official form has a factor a map; it belongs to the optimiser and to the checkpoint."""
+    small_run(tmp_path / "teacher", SMALL.but(method="real", epochs=1))
+    spec = SMALL.but(form="official", weight=1e4, epochs=1, teacher=str(tmp_path / "teacher"))
+    small_run(tmp_path / "run", spec)
+    factors = arrays(tmp_path / "run")["retention/factors"]
+    assert not np.allclose(factors, 1)
+    assert "optimizer/retention/factors/momentum_buffer" in arrays(tmp_path / "run")
+
+
+def test_distillation_is_the_divergence_from_the_teacher(tmp_path: Path) -> None:
+    small_run(tmp_path / "teacher", SMALL.but(method="real", epochs=1))
+    spec = SMALL.but(distill=0.75, temperature=2.0, teacher=str(tmp_path / "teacher"))
+    parts = build(spec, CPU)
+    assert parts.teacher is not None
+    assert not any(m.training for m in parts.teacher.modules())
+    batches = Batches(read_digits().train, DATASETS["digits"], CPU)
+    batch = next(batches.plain(50))
+    logits = torch.randn(50, 10)
+    with torch.no_grad():
+        wanted = (parts.teacher(batch.images) / 2).softmax(1)
+    apart = (wanted * (wanted.log() - (logits / 2).log_softmax(1))).sum(1).mean()
+    expected = 0.25 * F.cross_entropy(logits, batch.labels) + 0.75 * 4 * apart
+    assert task_loss(spec, parts, batch.images, batch.labels, logits).item() == pytest.approx(expected.item(), rel=1e-5)
+    before = {n: p.clone() for n, p in parts.teacher.state_dict().items()}
+    EagerStep(spec, parts, batches).update(batch, 0.1, 0.0)
+    assert all(torch.equal(before[n], p) for n, p in parts.teacher.state_dict().items())
+
+
+def test_a_step_sets_the_learning_rate_and_projects() -> None:
+    parts = build(SMALL.but(method="xnor"), CPU)
+    batch = Batch(torch.rand(8, 1, 8, 8), torch.arange(8), torch.arange(8))
+    before = parts.model.stem[0].weight.detach().clone()
+    step = EagerStep(SMALL, parts, Batches(read_digits().train, DATASETS["digits"], CPU))
+    step.update(batch, 0.0, 0.0)
+    assert torch.equal(parts.model.stem[0].weight, before)
+    step.update(batch, 100.0, 0.0)
+    assert not torch.equal(parts.model.stem[0].weight, before)
+    assert all(layer.weight.abs().max() <= 1 for _, layer in binary_layers(parts.model))  # xnor clamps
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"teacher": "nowhere"}, "a teacher is a finished run, and nowhere has no record.json"),
+        ({"form": "official", "weight": 1.0}, "reference 'teacher' needs teacher="),
+        ({"form": "papr"}, "no preset of the retention loss is called 'papr'"),
+        ({"form_options": ("weight=2",)}, "lambda is a setting of its own"),
+        (
+            {"form_options": ("matrx=batch",)},
+            r"no setting of the retention loss is called 'matrx'.*did you mean 'matrix'",
+        ),
+        ({"method_options": ("t_mim=1",)}, "no option of irnet is called 't_mim'"),
+        ({"model": "resnet21"}, "no network is called 'resnet21'"),
+        ({"method": "irnett"}, "no binarisation method is called 'irnett'"),
+        ({"bits": "2/2"}, "irnet has no bit width '2/2'"),
+        ({"data": "cifar11"}, "no data set is called 'cifar11'"),
+        ({"data": "cifar10"}, "CIFAR-10 is not in"),
+        ({"batch": 999}, "batches of 999 leave one image of 1,000"),
+        ({"batch": 2000, "drop_last": True}, "a batch of 2000 does not fit the 1,000 training images"),
+    ],
+)
+def test_what_a_spec_gets_wrong_is_refused_before_anything_is_written(
+    changes: dict, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        small_run(tmp_path / "run", SMALL.but(**changes), replace(OFTEN, data_folder=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_teacher_must_be_used_and_know_the_same_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run(tmp_path / "teacher", SMALL.but(epochs=1))
+    taught = SMALL.but(teacher=str(tmp_path / "teacher"))
+    with pytest.raises(InputError, match="a teacher is given and nothing uses it"):
+        small_run(tmp_path / "run", taught)
+    monkeypatch.setitem(DATASETS, "other", replace(DATASETS["digits"], name="other"))
+    with pytest.raises(InputError, match=r"the teacher in .* learned digits, and this run is to learn other"):
+        small_run(tmp_path / "run", taught.but(data="other", distill=0.5))
+
+
+def test_a_run_goes_on_only_with_the_same_teacher(tmp_path: Path) -> None:
+    small_run(tmp_path / "teacher", SMALL.but(epochs=1))
+    spec = SMALL.but(teacher=str(tmp_path / "teacher"), distill=0.5)
+    small_run(tmp_path / "run", spec)
+    (tmp_path / "run" / "record.json").unlink()
+    for path in (tmp_path / "teacher").rglob("*"):
+        path.unlink() if path.is_file() else None
+    (tmp_path / "teacher" / "checkpoints").rmdir()
+    small_run(tmp_path / "teacher", SMALL.but(epochs=1, seed=1))
+    with pytest.raises(InputError, match="was made with another teacher than the one now in"):
+        small_run(tmp_path / "run", spec, resume=True)
