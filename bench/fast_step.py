@@ -27,42 +27,48 @@ from lcrbnn.train.step_fast import FastStep
 EPOCHS = 3
 
 
-def measure(spec: Spec, kind: str, images: int, profile: bool) -> dict[str, Any]:
+def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> dict[str, Any]:
     """Seconds of an epoch and what follows from them."""
     device = find_device("auto")
     draw = np.random.default_rng(0)
     split = Split(draw.integers(0, 256, (images, 3, 32, 32), np.uint8), draw.integers(0, 10, images))
     batches = Batches(split, DATASETS["cifar10"], device)
     with numerics(spec):
-        parts = build(spec, device, fused=kind == "fast" and device.type == "cuda")
-        step = (FastStep if kind == "fast" else EagerStep)(spec, parts, batches)
+        steps = []
         began = time.monotonic()
-        step.begin(0, 0)
-        step.take()
-        step.check()
+        for seed in range(seeds):
+            parts = build(spec.but(seed=seed), device, fused=kind == "fast" and device.type == "cuda")
+            step = (FastStep if kind == "fast" else EagerStep)(spec, parts, batches)
+            step.begin(0, 0)
+            step.take()
+            step.check()
+            steps.append(step)
         first = time.monotonic() - began
         with Path("/tmp/lcrbnn-bench.lock").open("w") as lock:  # others may compile meanwhile, not measure
             fcntl.flock(lock, fcntl.LOCK_EX)
-            _epoch(step, 1)
+            _epoch(steps, 1)
             began = time.monotonic()
             for epoch in range(EPOCHS):
-                _epoch(step, epoch)
+                _epoch(steps, epoch)
             seconds = (time.monotonic() - began) / EPOCHS
-            kernels = _profile(step) if profile else None
+            kernels = _profile(steps[0]) if profile else None
     figures = {
-        "ms_per_step": 1000 * seconds / step.steps,
-        "images_per_second": step.steps * spec.batch / seconds,
+        "ms_per_step": 1000 * seconds / step.steps / seeds,
+        "images_per_second": seeds * step.steps * spec.batch / seconds,
         "first_step_s": first,
         "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else None,
     }
     return figures if kernels is None else {**figures, "kernels": kernels}
 
 
-def _epoch(step: Any, epoch: int) -> None:
-    step.begin(epoch, 0)
-    for _ in range(step.steps):
-        step.take()
-    step.check()
+def _epoch(steps: list[Any], epoch: int) -> None:
+    for step in steps:
+        step.begin(epoch, 0)
+    for _ in range(steps[0].steps):
+        for step in steps:
+            step.take()
+    for step in steps:
+        step.check()
 
 
 def _profile(step: Any) -> dict[str, Any]:
@@ -87,6 +93,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--weight", type=float, default=0.0)
     parser.add_argument("--step", default="fast")
+    parser.add_argument("--seeds", type=int, default=1, help="runs side by side")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--no-deterministic", action="store_true")
     parser.add_argument("--inductor", nargs="*", default=[], metavar="NAME=VALUE", help="settings of torch's compiler")
@@ -107,10 +114,13 @@ def main() -> None:
         weight=args.weight,
         deterministic=not args.no_deterministic,
     )
-    figures = measure(spec, args.step, args.images, args.profile)
+    figures = measure(spec, args.step, args.images, args.seeds, args.profile)
     kernels = figures.pop("kernels", None)
     shown = "  ".join(f"{k} {v:.3f}" for k, v in figures.items() if v is not None)
-    print(f"{args.network} {args.precision} lambda {args.weight:g} {args.step} {args.inductor}: {shown}", flush=True)
+    print(
+        f"{args.network} {args.precision} lambda {args.weight:g} {args.step} x {args.seeds} deterministic {spec.deterministic} {args.inductor}: {shown}",
+        flush=True,
+    )
     if kernels is not None:
         print(f"{kernels['count']} kernels, {kernels['us']:.0f} us of device time a step")
         for name, (us, count) in kernels["top"].items():

@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="a recipe of the package (lcrbnn recipes), or a .toml file")
     parser.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="folder of the run")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, or start it")
-    parser.add_argument("--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5: each in FOLDER/seed-N")
+    parser.add_argument(
+        "--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5, each in FOLDER/seed-N; side by side on a GPU"
+    )
     add_options(parser)
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
@@ -68,15 +70,16 @@ def parse_seeds(text: str) -> list[int]:
 def execute(args: argparse.Namespace) -> int:
     """Make the spec of recipe and options, train, say what came out and where it lies."""
     from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.numerics import find_device
     from lcrbnn.train.recipes import find_recipe
-    from lcrbnn.train.run import Options, train
+    from lcrbnn.train.run import Options, train_together
 
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
         raise InputError("say --seed or --seeds, not both")
     options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
-    jobs = []
+    jobs: dict[Path, Spec] = {}
     for seed in seeds:
         path = args.run if seed is None else args.run / f"seed-{seed}"
         folder = RunFolder(path)
@@ -86,12 +89,14 @@ def execute(args: argparse.Namespace) -> int:
             if args.resume and args.recipe is None and not given:
                 raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
             base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
-        jobs.append((base.but(**given, **({} if seed is None else {"seed": seed})), path))
-    for spec, path in jobs:
-        if len(jobs) > 1:
-            print(f"seed {spec.seed}: {path}", file=sys.stderr)
-        train(spec, path, options, resume=args.resume)
-        print(_summary(RunFolder(path)))
+        jobs[path] = base.but(**given, **({} if seed is None else {"seed": seed}))
+    together = len(jobs) > 1 and find_device(args.device).type == "cuda"
+    for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
+        if len(jobs) > 1 and not together:
+            print(*(f"seed {spec.seed}: {path}" for path, spec in part.items()), file=sys.stderr)
+        train_together(part, options, resume=args.resume)
+        for path in part:
+            print(_summary(RunFolder(path)))
     return 0
 
 

@@ -163,7 +163,7 @@ def per_filter(scale: Tensor, weight: Tensor) -> Tensor:
 
 def mean_magnitude(weight: Tensor) -> Tensor:
     """The mean |w| of each filter, (out,)."""
-    return weight.abs().flatten(1).mean(1)
+    return weight.abs().mean(dim=tuple(range(1, weight.dim())))
 
 
 def standardize_filters(weight: Tensor) -> Tensor:
@@ -172,6 +172,6 @@ def standardize_filters(weight: Tensor) -> Tensor:
         raise InputError(
             f"this method standardises each filter, and a weight of shape {tuple(weight.shape)} has one number a filter"
         )
-    flat = weight.flatten(1)
-    spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
-    return ((flat - mean) / spread.clamp_min(1e-5)).view_as(weight)
+    # Over all axes but the first, not over a flattened weight: that would copy one stored channels last.
+    spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
+    return (weight - mean) / spread.clamp_min(1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,6 +74,7 @@ class Loop:
         self.spec, self.parts, self.step, self.train, self.valid = spec, parts, step, train, valid
         self.folder, self.save_seconds = folder, save_seconds
         self.watchers: list[Watcher] = []
+        self.label = ""  # before each line about this run, where there are several
         self.steps = train.steps(spec.batch, spec.drop_last)
         self.progress = Progress(spec.epochs * self.steps, tenths=False)
         self.place = Place()
@@ -84,21 +85,16 @@ class Loop:
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
 
-    def run(self) -> None:
-        """Go on to the end. Stopped by a signal it saves; on bad numbers it keeps the last good checkpoint."""
-        with StopRequest() as stop:
-            try:
-                while self.place.epoch < self.spec.epochs:
-                    self._steps(stop)
-                    self._close(stop)
-                self.save()
-            except Stopped:
-                self.save()
-                raise
+    def march(self, stop: StopRequest) -> Iterator[None]:
+        """Go on to the end, a step at a time; on a GPU a step is only ordered, so several runs can be side by side."""
+        while self.place.epoch < self.spec.epochs:
+            yield from self._steps(stop)
+            self._close(stop)
+        self.save()
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
-    def _steps(self, stop: StopRequest) -> None:
+    def _steps(self, stop: StopRequest) -> Iterator[None]:
         spec, place = self.spec, self.place
         advance(self.parts.model, place.epoch / spec.epochs)
         if place.step == 0:
@@ -112,6 +108,7 @@ class Loop:
             if time.monotonic() - self._saved >= self.save_seconds:
                 self.save()
             stop.check()
+            yield
         self._checked(self.step.check)
 
     def _one(self) -> None:
@@ -135,7 +132,7 @@ class Loop:
             watcher.add(line)
         if time.monotonic() - self._saved >= self.save_seconds:
             self.save()
-        self.progress.tell(_shown(line, self.spec.epochs))
+        self.progress.tell(self.label + _shown(line, self.spec.epochs))
 
     def _line(self, stop: StopRequest) -> dict[str, Any]:
         spec, place = self.spec, self.place
@@ -244,6 +241,33 @@ class Loop:
     def _kept(self) -> str:
         newest = self.folder.newest()
         return "there is no checkpoint yet" if newest is None else f"the checkpoint {newest} is kept"
+
+
+def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> None:
+    """Let runs go on side by side to their ends, and say so of each. Stopped by a signal, all save.
+
+    A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end.
+    """
+    failures: list[Failed] = []
+    with StopRequest() as stop:
+        going = {loop: loop.march(stop) for loop in loops}
+        try:
+            while going:
+                for loop in list(going):
+                    try:
+                        next(going[loop])
+                    except StopIteration:
+                        del going[loop]
+                        finished(loop)
+                    except Failed as failure:
+                        del going[loop]
+                        failures.append(failure)
+        except Stopped:
+            for loop in going:
+                loop.save()
+            raise
+    if failures:
+        raise Failed("; ".join(map(str, failures)))
 
 
 def _shown(line: dict[str, Any], epochs: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -28,11 +29,15 @@ def numerics(spec: Spec) -> Iterator[None]:
     """Inside, kernels are deterministic and products short or long as the spec says."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    memory: Any = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(spec.deterministic)
+    memory.fill_uninitialized_memory = False  # a hundred kernels a step, for memory nobody reads
     matmul.allow_tf32 = cudnn.allow_tf32 = spec.precision != "float32"
     cudnn.benchmark = not spec.deterministic
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0])
+        memory.fill_uninitialized_memory = filled
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[1:]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build, load_network
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
-from lcrbnn.train.loop import Loop
+from lcrbnn.train.loop import Loop, run_together
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
@@ -38,6 +39,8 @@ class Options:
     step: str = "auto"  # STEPS
 
 
+MakeProgress = Callable[[int, int], Progress]
+
 STEPS: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
     "eager": lambda device: False,
@@ -51,45 +54,89 @@ def train(
     options: Options | None = None,
     *,
     resume: bool = False,
-    progress: Callable[[int, int], Progress] | None = None,
+    progress: MakeProgress | None = None,
 ) -> Path:
     """Train what the spec says into a folder, and return it. With `resume`, an interrupted run there goes on.
 
     A finished run is left as it is. Refused settings, data or folders raise before anything is written.
     `progress` makes the bar from the number of steps and how many of them are done.
     """
+    train_together({path: spec}, options, resume=resume, progress=progress)
+    return path
+
+
+def train_together(
+    jobs: Mapping[Path, Spec],
+    options: Options | None = None,
+    *,
+    resume: bool = False,
+    progress: MakeProgress | None = None,
+) -> None:
+    """Train several runs side by side: on a GPU, where one small network leaves most of the device idle.
+
+    They share data, precision and determinism; otherwise as `train`.
+    """
     options = options or Options()
     number(options.save_seconds, "save_seconds", low=0)
     choose(STEPS, options.step, "kind of step")
-    folder = RunFolder(path)
-    _check_place(folder, spec, resume)
-    if folder.record.exists():
-        return path
+    folders = {RunFolder(path): spec for path, spec in jobs.items()}
+    for folder, spec in folders.items():
+        _check_place(folder, spec, resume)
+    todo = {folder: spec for folder, spec in folders.items() if not folder.record.exists()}
+    if not todo:
+        return
+    shared = next(iter(todo.values()))
+    for spec in todo.values():
+        for name in ("data", "images", "precision", "deterministic"):
+            if getattr(spec, name) != getattr(shared, name):
+                raise InputError(
+                    f"runs side by side share {name}; got {getattr(shared, name)} and {getattr(spec, name)}"
+                )
+    loops = _loops(todo, options)
+    with ExitStack() as held:
+        for folder, spec in todo.items():
+            held.enter_context(folder.locked())
+            _check_place(folder, spec, resume)  # again: nobody else can change it now
+        held.enter_context(numerics(shared))
+        notices = [notice for loop in loops for notice in _open(loop, options)]
+        make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
+        bar = make(sum(loop.spec.epochs * loop.steps for loop in loops), sum(loop.done for loop in loops))
+        for loop in loops:
+            loop.progress = bar
+            loop.label = f"seed {loop.spec.seed}  " if len(loops) > 1 else ""
+        for notice in notices:
+            bar.say(notice)
+        run_together(loops, lambda loop: write_record(loop.folder.record, "train", loop.spec.stored(), _figures(loop)))
+
+
+def _loops(todo: Mapping[RunFolder, Spec], options: Options) -> list[Loop]:
+    """Everything that the runs need, made and checked; nothing is written."""
     device = find_device(options.device)
-    row = choose(DATASETS, spec.data, "data set")
     fast = STEPS[options.step](device)
-    parts = build(spec, device, fused=fast and device.type == "cuda")
-    learned, held = _splits(spec, row, row.load(options.data_folder))
+    built = {folder: build(spec, device, fused=fast and device.type == "cuda") for folder, spec in todo.items()}
+    shared = next(iter(todo.values()))
+    row = choose(DATASETS, shared.data, "data set")
+    learned, held = _splits(shared, row, row.load(options.data_folder))
     train_batches = Batches(learned, row, device)
     valid_batches = None if held is None else Batches(held, row, device)
-    step = (FastStep if fast else EagerStep)(spec, parts, train_batches)
-    loop = Loop(spec, parts, step, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
-    with folder.locked(), numerics(spec):
-        _check_place(folder, spec, resume)  # again: nobody else can change it now
-        if not folder.exists():
-            folder.create(spec.stored())
-        folder.tidy()
-        notices = _restore(loop, folder)
-        total = spec.epochs * loop.steps
-        make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
-        loop.progress = make(total, loop.done)
-        for notice in notices:
-            loop.progress.say(notice)
-        if options.tensorboard:
-            loop.watchers.append(EventFile(folder.path / "tensorboard", folder.read_log()))
-        loop.run()
-        write_record(folder.record, "train", spec.stored(), _figures(loop, folder, device))
-    return path
+    loops = []
+    for folder, spec in todo.items():
+        step = (FastStep if fast else EagerStep)(spec, built[folder], train_batches)
+        loops.append(
+            Loop(spec, built[folder], step, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
+        )
+    return loops
+
+
+def _open(loop: Loop, options: Options) -> list[str]:
+    """Start or reopen the folder of a run, whose lock is held; what must be said about it."""
+    if not loop.folder.exists():
+        loop.folder.create(loop.spec.stored())
+    loop.folder.tidy()
+    notices = _restore(loop, loop.folder)
+    if options.tensorboard:
+        loop.watchers.append(EventFile(loop.folder.path / "tensorboard", loop.folder.read_log()))
+    return notices
 
 
 def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
@@ -137,10 +184,10 @@ def _restore(loop: Loop, folder: RunFolder) -> list[str]:
     return [*notices, f"going on from epoch {loop.place.epoch + 1}, step {loop.place.step} of {loop.steps}"]
 
 
-def _figures(loop: Loop, folder: RunFolder, device: torch.device) -> dict[str, Any]:
-    lines = folder.read_log()
+def _figures(loop: Loop) -> dict[str, Any]:
+    lines = loop.folder.read_log()
     last = lines[-1]
-    newest = folder.newest()
+    newest = loop.folder.newest()
     assert newest is not None
     return {
         "epochs": len(lines),
@@ -148,7 +195,7 @@ def _figures(loop: Loop, folder: RunFolder, device: torch.device) -> dict[str, A
         "seconds": round(sum(line["seconds"] for line in lines), 1),
         "images": {"train": len(loop.train), "valid": 0 if loop.valid is None else len(loop.valid)},
         "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds")},
-        "device": device.type,
+        "device": loop.train.labels.device.type,
         "step": loop.made,
         "teacher": loop.parts.teacher_digest,
         "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),

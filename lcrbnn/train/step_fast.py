@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from lcrbnn.layers import project
@@ -51,6 +52,8 @@ class FastStep:
         self._lanes = torch.arange(spec.batch, device=device)
         self._graph: Any = None
         self._epoch = self._step = 0
+        compiler: Any = torch._dynamo.config
+        compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._eager = EagerStep(spec, parts, train)
         if self.captured:
