@@ -117,10 +117,8 @@ def main() -> None:
     figures = measure(spec, args.step, args.images, args.seeds, args.profile)
     kernels = figures.pop("kernels", None)
     shown = "  ".join(f"{k} {v:.3f}" for k, v in figures.items() if v is not None)
-    print(
-        f"{args.network} {args.precision} lambda {args.weight:g} {args.step} x {args.seeds} deterministic {spec.deterministic} {args.inductor}: {shown}",
-        flush=True,
-    )
+    how = f"{args.step} x {args.seeds}, {'deterministic' if spec.deterministic else 'any kernels'} {args.inductor}"
+    print(f"{args.network} {args.precision} lambda {args.weight:g} {how}: {shown}", flush=True)
     if kernels is not None:
         print(f"{kernels['count']} kernels, {kernels['us']:.0f} us of device time a step")
         for name, (us, count) in kernels["top"].items():

@@ -48,10 +48,21 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
 def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: bool = False) -> None:
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high or math.isinf(value):
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= _float(value) <= high or _endless(value):
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         raise InputError(f"{name} must be {word} {bounds}; got {value!r}")
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        return math.inf
+
+
+def _endless(value: Any) -> bool:
+    return math.isinf(_float(value))
 
 
 def names_of(given: Any, what: str) -> list[str]:

@@ -41,9 +41,11 @@ def load_cifar10(folder: Path) -> Images:
 
 
 def _find(folder: Path) -> tuple[Path, Layout] | None:
-    for layout in LAYOUTS:
-        for where in (folder, folder / layout.folder):
-            if any((where / name).exists() for name in layout.files):
+    """The first place with all files of a layout; otherwise the first with any of them, which says what is missing."""
+    places = [(where, layout) for layout in LAYOUTS for where in (folder, folder / layout.folder)]
+    for enough in (all, any):
+        for where, layout in places:
+            if enough((where / name).exists() for name in layout.files):
                 return where, layout
     return None
 
@@ -71,7 +73,10 @@ def read_binary(content: bytes, path: Path) -> Split:
 
 
 def read_pickled(content: bytes, path: Path) -> Split:
-    """A file of the Python version: a pickled dictionary of NumPy arrays and lists, and nothing else."""
+    """A file of the Python version: a pickled dictionary of NumPy arrays and lists.
+
+    Nothing in it is run. Its content is trusted all the same, for its MD5 was checked: forged arrays could crash NumPy.
+    """
     try:
         stored = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
@@ -82,11 +87,11 @@ def read_pickled(content: bytes, path: Path) -> Split:
 
 
 def _split(images: np.ndarray, labels: np.ndarray, path: Path) -> Split:
-    if images.ndim != 2 or images.shape != (len(labels), _ROW - 1) or images.dtype != np.uint8:
+    if labels.ndim != 1 or images.shape != (len(labels), _ROW - 1) or images.dtype != np.uint8:
         raise InputError(f"{path} holds images of shape {images.shape} and type {images.dtype}, not rows of 3072 bytes")
     if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0 or labels.max(initial=0) > 9:
         raise InputError(f"{path} holds labels outside 0 to 9")
-    return Split(images.reshape(-1, *SHAPE), labels.astype(np.int64))
+    return Split(images.reshape(-1, *SHAPE).copy(), labels.astype(np.int64))
 
 
 class _ArraysOnly(pickle.Unpickler):

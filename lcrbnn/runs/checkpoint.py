@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from lcrbnn.runs.files import write_whole
 
 VERSION = 1
 CHECKSUM = "checksum"
+METADATA = "__metadata__"
 _LONGEST_HEADER = 100_000_000
 _KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
 _NAMES = {np.dtype(code): name for name, code in _KINDS.items()}
@@ -39,7 +41,12 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write the file whole or not at all. OSError if the disk does not take it."""
     header: dict[str, Any] = {}
     sums, data, place = {}, [], 0
-    for name, array in checkpoint.arrays.items():
+    for name, given in checkpoint.arrays.items():
+        if name in (CHECKSUM, METADATA):
+            raise ValueError(f"a checkpoint keeps the name {name!r} for itself")
+        array = given.astype(given.dtype.newbyteorder("<"), copy=False)
+        if array.dtype not in _NAMES:
+            raise ValueError(f"a checkpoint holds no arrays of type {array.dtype}; {name!r} is one")
         raw = _bytes(array)
         sums[name] = hashlib.sha256(raw).hexdigest()
         header[name] = _entry(_NAMES[array.dtype], array.shape, place, raw.nbytes)
@@ -47,7 +54,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         data.append(raw)
     header[CHECKSUM] = _entry("U8", (32,), place, 32)
     facts = {"lcrbnn": VERSION, "sha256": sums, "facts": checkpoint.facts}
-    header["__metadata__"] = {"checkpoint": json.dumps(facts)}
+    header[METADATA] = {"checkpoint": json.dumps(facts)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
     head = len(text).to_bytes(8, "little") + text
@@ -83,19 +90,21 @@ class _Wrong(Exception):
 
 def _parse(content: bytes) -> Checkpoint:
     header, head = _header(content)
-    facts = header.pop("__metadata__")
-    arrays, end = {}, head
-    for name, entry in header.items():
-        kind, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        raw = memoryview(content)[head + start : head + stop]
-        arrays[name] = np.frombuffer(raw, _KINDS[kind]).reshape(shape)
-        end = head + stop
-    del arrays[CHECKSUM]
-    if end != len(content):
-        raise _Wrong(f"it has {len(content):,} bytes instead of {end:,}")
-    stored = json.loads(facts["checkpoint"])
+    stored = json.loads(header.pop(METADATA)["checkpoint"])
     if stored["lcrbnn"] != VERSION:
         raise _Wrong(f"it is of format {stored['lcrbnn']}, and this version of lcrbnn reads format {VERSION}")
+    arrays, place = {}, 0
+    for name, entry in header.items():
+        dtype, shape, (start, stop) = np.dtype(_KINDS[entry["dtype"]]), entry["shape"], entry["data_offsets"]
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise _Wrong(f"the shape of {name!r} is {shape!r}")
+        if start != place or stop - start != math.prod(shape) * dtype.itemsize:
+            raise _Wrong(f"the place of {name!r} is {start} to {stop}")
+        arrays[name] = np.frombuffer(memoryview(content)[head + start : head + stop], dtype).reshape(shape)
+        place = stop
+    del arrays[CHECKSUM]
+    if head + place != len(content):
+        raise _Wrong(f"it has {len(content):,} bytes instead of {head + place:,}")
     for name, array in arrays.items():
         if hashlib.sha256(_bytes(array)).hexdigest() != stored["sha256"].get(name):
             raise _Wrong(f"the checksum of {name!r} does not agree with its numbers")
@@ -111,6 +120,6 @@ def _header(content: bytes) -> tuple[dict[str, Any], int]:
     if hashlib.sha256(content[:head]).digest() != content[-32:]:
         raise _Wrong("the checksum of its header does not agree, or it breaks off")
     header = json.loads(content[8:head])
-    if "checkpoint" not in header.get("__metadata__", {}):
+    if "checkpoint" not in header.get(METADATA, {}):
         raise _Wrong("it was not written by lcrbnn")
     return header, head

@@ -39,4 +39,5 @@ def sync_folder(folder: Path) -> None:
 def remove_parts(folder: Path) -> None:
     """Remove what a killed process left half-written."""
     for part in folder.glob(f"*{PART}"):
-        part.unlink(missing_ok=True)
+        if part.is_file():
+            part.unlink(missing_ok=True)

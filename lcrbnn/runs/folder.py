@@ -41,20 +41,27 @@ class RunFolder:
 
     def exists(self) -> bool:
         """Whether a run was started here."""
-        return self.spec.exists()
+        try:
+            return self.spec.exists()
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be looked into: {error.strerror}") from None
 
     def check_free(self) -> None:
         """Raise unless a run can start here: in no folder yet, an empty one, or one whose start was cut short."""
-        if self.path.exists() and not self.path.is_dir():
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
             raise InputError(f"a run is a folder, and {self.path} is none")
-        ours = {"lock", self.checkpoints.name, *(p.name + end for p in (self.log, self.spec) for end in ("", PART))}
-        if self.path.is_dir() and not {p.name for p in self.path.iterdir()} <= ours:
+        ours = {"lock", self.checkpoints.name, self.log.name, *(p.name + PART for p in (self.log, self.spec))}
+        fresh = {p.name for p in self.path.iterdir()} <= ours
+        empty = not (self.log.exists() and self.log.stat().st_size) and not self.listed()
+        if not fresh or not empty:
             raise InputError(f"{self.path} is not empty and holds no run; choose another folder")
 
     def create(self, spec: dict[str, Any]) -> None:
         """Start a run; it exists from the moment that its spec is there."""
-        self.check_free()
         try:
+            self.check_free()
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             write_whole(self.log, [])
             write_whole(self.spec, [(json.dumps(spec, indent=1) + "\n").encode()])
@@ -64,10 +71,10 @@ class RunFolder:
     def read_spec(self) -> dict[str, Any]:
         """The spec of the run that is here."""
         try:
-            spec = json.loads(self.spec.read_text())
+            spec = json.loads(self.spec.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no run in {self.path}: it has no spec.json") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.spec} cannot be read: {error}") from None
         if not isinstance(spec, dict):
             raise InputError(f"{self.spec} cannot be read: it holds no settings")
@@ -118,8 +125,8 @@ class RunFolder:
         lines = []
         for number, raw in enumerate(text.split(b"\n")[:-1], 1):
             try:
-                lines.append(json.loads(raw))
-            except ValueError:
+                lines.append(dict(json.loads(raw)))
+            except (ValueError, TypeError, RecursionError):
                 raise InputError(f"{self.log} is damaged in line {number}") from None
         return lines
 
@@ -149,7 +156,8 @@ class RunFolder:
 
     def listed(self) -> list[Path]:
         """The checkpoints, oldest first."""
-        return sorted(p for p in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{9}\.safetensors", p.name))
+        named = ((re.fullmatch(r"step-(\d{9,})\.safetensors", p.name), p) for p in self.checkpoints.glob("step-*"))
+        return [p for _, p in sorted((int(match[1]), p) for match, p in named if match)]
 
     def newest(self) -> Path | None:
         """The newest checkpoint, read or not."""
@@ -169,6 +177,6 @@ class RunFolder:
 
     def set_aside(self, found: Found) -> None:
         """Rename the damaged checkpoints that are newer than the one found, so that nothing takes them for new."""
-        for path in self.listed():
-            if path.name > found.path.name:
-                path.replace(path.with_name(path.name + DAMAGED))
+        listed = self.listed()
+        for path in listed[listed.index(found.path) + 1 :]:
+            path.replace(path.with_name(path.name + DAMAGED))

@@ -70,6 +70,13 @@ class Progress:
             self.stream.write("\r\x1b[K")
         self._line(line)
 
+    def close(self) -> None:
+        """Leave the bar as it is and begin a new line, if there is one to leave."""
+        if self.live and self._drawn > 0 and self.done < self.total:
+            self.stream.write("\n")
+            self.stream.flush()
+            self._drawn = -REDRAW
+
     def _line(self, line: str) -> None:
         self.stream.write(line + "\n")
         self.stream.flush()

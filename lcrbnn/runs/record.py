@@ -55,7 +55,9 @@ def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[
 def note_reading(path: Path, reading: dict[str, Any]) -> int:
     """Add a reading of a test split to a record, dated; return how many there are now."""
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {record.get('schema')!r}")
         readings = record.setdefault("readings", [])
         readings.append({"date": _today(), **reading})
     except OSError as error:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.data import DATASETS
-from lcrbnn.errors import InputError, choose
+from lcrbnn.errors import InputError, choose, refuse_unknown
 from lcrbnn.layers import BinaryLayer
+from lcrbnn.methods import METHODS, Method
 from lcrbnn.models import Network, network
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
@@ -70,24 +71,32 @@ def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention
 def build_network(spec: Spec) -> Network:
     """The network of a spec, freshly initialised by its seed, on the CPU."""
     row = choose(DATASETS, spec.data, "data set")
-    options = option_values(spec.method_options, "method_options")
-    method = None if spec.method == REAL else spec.method
+    method = _method(spec)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(spec.seed, "start"))
         model = network(
             spec.model,
             method,
-            bits=spec.bits or None,
             classes=row.classes,
             in_channels=row.channels,
             image=row.image,
-            **options,
         )
     if spec.norm_start != 1.0:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, spec.norm_start)
     return model
+
+
+def _method(spec: Spec) -> Method | None:
+    options = option_values(spec.method_options, "method_options")
+    if spec.method == REAL:
+        if options or spec.bits:
+            raise InputError("full precision has neither bits nor method_options")
+        return None
+    row = choose(METHODS, spec.method, "binarisation method")
+    refuse_unknown(options, row.option_names(), f"option of {row.name}")
+    return row.configure(spec.bits or None, **options)
 
 
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:

@@ -75,10 +75,10 @@ class EventFile:
                 old.unlink()
             self.path = folder / f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.lcrbnn"
             self.path.write_bytes(_record(_event(time.time(), 0, _bytes_field(3, b"brain.Event:2"))))
+            for line in lines:
+                self.add(line)
         except OSError as error:
             raise InputError(f"TensorBoard's file cannot be written to {folder}: {error.strerror}") from None
-        for line in lines:
-            self.add(line)
 
     def add(self, line: dict[str, Any]) -> None:
         """One epoch: an event with all its numbers."""

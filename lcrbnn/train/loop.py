@@ -17,13 +17,13 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
 from lcrbnn.train.batches import Batches
-from lcrbnn.train.build import Parts
+from lcrbnn.train.build import Parts, build
 from lcrbnn.train.evaluate import accuracy, ratios
 from lcrbnn.train.objective import SUMS
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
-from lcrbnn.train.step_eager import BadNumbers
+from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
 
 @dataclass
@@ -95,13 +95,9 @@ class Loop:
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
     def _steps(self, stop: StopRequest) -> Iterator[None]:
-        spec, place = self.spec, self.place
-        advance(self.parts.model, place.epoch / spec.epochs)
-        if place.step == 0:
-            start_epoch(self.parts.model)
+        place = self.place
         self._clock = time.monotonic()
-        self.parts.model.train()
-        self.step.begin(place.epoch, place.step)
+        self._enter(place.epoch, place.step)
         while place.step < self.steps:
             self._one()
             self.progress.advance(self._note)
@@ -111,6 +107,14 @@ class Loop:
             yield
         self._checked(self.step.check)
 
+    def _enter(self, epoch: int, step: int) -> None:
+        """Be ready for the steps of an epoch; what happens once an epoch is done before its first."""
+        advance(self.parts.model, epoch / self.spec.epochs)
+        if step == 0:
+            start_epoch(self.parts.model)
+        self.parts.model.train()
+        self.step.begin(epoch, step)
+
     def _one(self) -> None:
         self._checked(self.step.take)
         self.place.step += 1
@@ -119,7 +123,27 @@ class Loop:
         try:
             work()
         except BadNumbers as bad:
-            raise Failed(self._fault(bad)) from None
+            raise Failed(self._fault(bad if bad.rows is not None else self._replayed(bad))) from None
+
+    def _replayed(self, bad: BadNumbers) -> BadNumbers:
+        """A fast step knows only when it went wrong; eager steps from the last good checkpoint on show where."""
+        self.progress.say(f"bad numbers at step {bad.epoch * self.steps + bad.step}: looking for the layer")
+        parts = build(self.spec, self.train.labels.device)
+        twin = Loop(
+            self.spec, parts, EagerStep(self.spec, parts, self.train), self.train, None, self.folder, save_seconds=0
+        )
+        found = self.folder.last_good()
+        if found is not None:
+            twin.restore(found.checkpoint, found.path)
+        try:
+            for epoch in range(twin.place.epoch, bad.epoch + 1):
+                twin._enter(epoch, first := twin.place.step)
+                for _ in range(first, self.steps if epoch < bad.epoch else bad.step + 1):
+                    twin.step.take()
+                twin.place.step = 0
+        except BadNumbers as named:
+            return named
+        return BadNumbers(f"{bad}; eager steps passed that point", bad.epoch, bad.step)
 
     def _close(self, stop: StopRequest) -> None:
         """Read the validation images, write the line, save."""
@@ -128,8 +152,11 @@ class Loop:
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
         self.step.sums.zero_()
         self.seconds = 0.0
-        for watcher in self.watchers:
-            watcher.add(line)
+        try:
+            for watcher in self.watchers:
+                watcher.add(line)
+        except OSError as error:
+            raise Failed(self._not_written("TensorBoard's file", error)) from None
         if time.monotonic() - self._saved >= self.save_seconds:
             self.save()
         self.progress.tell(self.label + _shown(line, self.spec.epochs))
@@ -266,6 +293,9 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
             for loop in going:
                 loop.save()
             raise
+        finally:
+            for loop in loops:
+                loop.progress.close()
     if failures:
         raise Failed("; ".join(map(str, failures)))
 

@@ -35,13 +35,13 @@ def find_recipe(name: str) -> Recipe:
     """The package's recipe of this name, or the file if the name ends in .toml."""
     if name.endswith(".toml"):
         try:
-            return _parse(Path(name).read_text(), name)
+            return _parse(Path(name).read_text(encoding="utf-8"), name)
         except OSError as error:
             raise InputError(f"the recipe {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise InputError(f"the recipe {name} is not a text file") from None
     choose(dict.fromkeys(package_recipes()), name, "recipe")
-    return _parse(files("lcrbnn").joinpath("recipes", f"{name}.toml").read_text(), name)
+    return _parse(files("lcrbnn").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"), name)
 
 
 def _parse(text: str, name: str) -> Recipe:
@@ -52,7 +52,7 @@ def _parse(text: str, name: str) -> Recipe:
         header.append(line.removeprefix("#").strip())
     try:
         settings: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"the recipe {name} is no TOML: {error}") from None
     try:
         return Recipe(name, header, Spec().but(**settings))

@@ -100,23 +100,30 @@ class Spec:
     def __post_init__(self) -> None:
         """Refuse what no run could have; whether the names exist is seen when they are looked up."""
         for one in fields(self):
-            _check(one.name, getattr(self, one.name), one.default, dict(one.metadata))
+            value = getattr(self, one.name)
+            _check(one.name, value, one.default, dict(one.metadata))
+            object.__setattr__(self, one.name, _plain(value, one.default, dict(one.metadata)))
         if self.schedule == "step" and not self.milestones:
             raise InputError("schedule 'step' needs milestones, the epochs at which the learning rate falls")
-        if self.milestones and list(self.milestones) != sorted(self.milestones):
+        if list(self.milestones) != sorted(set(self.milestones)):
             raise InputError(f"milestones must rise; got {', '.join(f'{m:g}' for m in self.milestones)}")
         if self.distill > 0 and not self.teacher:
             raise InputError("distill needs a teacher, the folder of a finished run")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise InputError("nesterov goes with sgd and a momentum of more than 0")
+        if self.optimizer == "adam" and self.momentum == 1:
+            raise InputError("momentum must be less than 1 with adam")
         if self.warmup > self.epochs or self.ramp > self.epochs:
             raise InputError(f"warmup ({self.warmup:g}) and ramp ({self.ramp:g}) end within the {self.epochs} epochs")
 
-    def but(self, **changes: Any) -> Spec:
+    def but(self, /, **changes: Any) -> Spec:
         """The same spec with some fields changed; lists may be given for tuples."""
         known = {one.name: one for one in fields(self)}
         refuse_unknown(changes, known, "setting of a run")
-        fitting = {name: _fitting(value, known[name].default) for name, value in changes.items()}
+        fitting: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) and isinstance(known[name].default, tuple) else v
+            for name, v in changes.items()
+        }
         return replace(self, **fitting)
 
     def stored(self) -> dict[str, Any]:
@@ -125,9 +132,9 @@ class Spec:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Spec:
-        """The spec that `stored` gave."""
+        """The spec that `stored` gave; a field that it lacks did not exist then, and has its default."""
         schema = stored.get("schema")
-        if schema != SCHEMA:
+        if schema != SCHEMA or isinstance(schema, bool):
             raise InputError(
                 f"a spec of schema {schema!r} was written by another version of lcrbnn; this one has {SCHEMA}"
             )
@@ -139,7 +146,7 @@ class Spec:
 
 
 def option_values(pairs: Sequence[str], what: str) -> dict[str, Any]:
-    """{"beta": 1.0} from ["beta=1"]: numbers, True and False are read as such, anything else stays text."""
+    """{"beta": 1} from ["beta=1"]: numbers, True and False are read as such, anything else stays text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
@@ -160,13 +167,13 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _fitting(value: Any, default: Any) -> Any:
-    """A TOML or JSON value in the type of its field, where nothing is lost by it."""
-    if isinstance(default, tuple) and isinstance(value, list):
-        return tuple(value)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
+def _plain(value: Any, default: Any, about: dict[str, Any]) -> Any:
+    """A checked value as a built-in one of its field's type, so that equal specs are stored alike."""
+    if isinstance(default, tuple):
+        return tuple(float(v) + 0.0 for v in value) if about["numbers"] else value
+    if isinstance(default, bool | str):
+        return value
+    return float(value) + 0.0 if isinstance(default, float) else int(value)  # + 0.0: there is no minus zero
 
 
 def _check(name: str, value: Any, default: Any, about: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def restore_optimizer(
         if kept:  # a count of steps stays on the CPU, where a plain optimiser keeps it
             there = optimizer.defaults.get("fused")
             optimizer.state[parameter] = {
-                k: v.to(parameter.device) if v.dim() > 0 or there else v for k, v in kept.items()
+                k: v.to(parameter.device) if k != "step" or there else v for k, v in kept.items()
             }
 
 

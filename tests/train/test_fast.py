@@ -1,0 +1,143 @@
+"""The compiled step and its plain twin: on a CPU it is not captured, but it is the same code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+
+from lcrbnn.data import DATASETS
+from lcrbnn.data.digits import read_digits
+from lcrbnn.errors import Failed
+from lcrbnn.train import Spec
+from lcrbnn.train import run as running
+from lcrbnn.train.batches import Batches
+from lcrbnn.train.build import Parts, build
+from lcrbnn.train.step_eager import EagerStep
+from lcrbnn.train.step_fast import FastStep
+from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
+
+# torch's compiler uses pieces that torch has deprecated, and so warns of itself.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+
+CPU = torch.device("cpu")
+SPEC = Spec(weight=2.0, ramp=1.0, augment="crop-flip", batch=300, lr=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code() -> None:
+    torch._dynamo.reset()
+
+
+def steps(kind: type, spec: Spec, count: int, first: int = 0) -> tuple[Parts, Any]:
+    parts = build(spec, CPU)
+    step = kind(spec, parts, Batches(read_digits().train, DATASETS["digits"], CPU))
+    step.begin(0, first)
+    for _ in range(count):
+        step.take()
+    step.check()
+    return parts, step
+
+
+def flat(parts: Parts, what: str) -> torch.Tensor:
+    found = [p.grad if what == "grad" else p.detach() for p in parts.names]
+    return torch.cat([t.flatten() for t in found if t is not None])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": "adam", "lr": 1e-3, "weight": 0.0, "ramp": 0.0, "method": "xnor"}],
+    ids=["retention", "adam, and a method that projects"],
+)
+def test_one_step_has_the_gradients_of_the_plain_one(changes: dict[str, Any]) -> None:
+    spec = SPEC.but(**changes)
+    (slow, one), (fast, other) = (steps(kind, spec, 1) for kind in (EagerStep, FastStep))
+    error = (flat(slow, "grad") - flat(fast, "grad")).norm() / flat(slow, "grad").norm()
+    assert error < 1e-5
+    moved = (flat(slow, "value") - flat(fast, "value")).norm() / flat(slow, "value").norm()
+    assert moved < 1e-5
+    assert other.sums.tolist() == pytest.approx(one.sums.tolist(), rel=1e-5)
+
+
+def test_an_epoch_with_its_incomplete_batch_follows_the_plain_one() -> None:
+    """The learning rate is 0, so that rounding cannot grow: what is seen, ramped and counted is the same."""
+    spec = SPEC.but(lr=0.0)
+    (_, one), (_, other) = (steps(kind, spec, 5) for kind in (EagerStep, FastStep))
+    assert other.steps == 5
+    assert one.sums[3] == other.sums[3] == 1297
+    assert other.sums.tolist() == pytest.approx(one.sums.tolist(), rel=1e-5)
+    (_, one), (_, other) = (steps(kind, spec, 3, first=2) for kind in (EagerStep, FastStep))
+    assert other.sums.tolist() == pytest.approx(one.sums.tolist(), rel=1e-5)
+
+
+def test_a_fast_run_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.train.test_resume import Crash, crash_after
+
+    options = replace(OFTEN, step="fast")
+    small_run(tmp_path / "straight", options=options)
+    with monkeypatch.context() as broken:
+        crash_after(broken, 6)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", options=options)
+    small_run(tmp_path / "run", options=options, resume=True)
+    assert log(tmp_path / "run") == log(tmp_path / "straight")
+    mine, theirs = arrays(tmp_path / "run"), arrays(tmp_path / "straight")
+    assert all(np.array_equal(mine[n], theirs[n]) for n in mine)
+
+
+def test_a_fast_run_names_the_layer_of_bad_numbers_by_an_eager_replay(tmp_path: Path) -> None:
+    spec = SMALL.but(lr=1e25, schedule="constant")
+    sentence = r"bad numbers at step \d+ .*learning rate 1e\+25: .*(layer|parameter|gradient of) "
+    with pytest.raises(Failed, match=sentence) as failure:
+        small_run(tmp_path / "run", spec, replace(OFTEN, step="fast", save_seconds=1000.0))
+    with pytest.raises(Failed) as plain:
+        small_run(tmp_path / "plain", spec, replace(OFTEN, step="eager", save_seconds=1000.0))
+    assert str(failure.value) == str(plain.value)
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_what_a_step_may_be_called(tmp_path: Path) -> None:
+    assert set(running.STEPS) == {"auto", "eager", "fast"}
+    assert not running.STEPS["auto"](CPU)
+    assert running.STEPS["auto"](torch.device("cuda"))
+    assert running.STEPS["fast"](CPU)
+    with pytest.raises(ValueError, match="no kind of step is called 'quick'; there are auto, eager, fast"):
+        small_run(tmp_path / "run", options=replace(OFTEN, step="quick"))
+
+
+def test_runs_side_by_side_are_the_runs_alone(tmp_path: Path) -> None:
+    from lcrbnn.train.run import train_together
+    from tests.train.helpers import assert_same, quiet
+
+    specs = [SMALL, SMALL.but(seed=1, weight=1.0, epochs=3)]
+    train_together({tmp_path / "a": specs[0], tmp_path / "b": specs[1]}, OFTEN, progress=quiet)
+    for name, spec in zip("ab", specs, strict=True):
+        small_run(tmp_path / f"{name}-alone", spec)
+        assert_same(tmp_path / f"{name}-alone", tmp_path / name)
+
+
+def test_a_run_that_fails_leaves_the_one_beside_it_alone(tmp_path: Path) -> None:
+    from lcrbnn.train.run import train_together
+    from tests.train.helpers import assert_same, quiet
+
+    small_run(tmp_path / "alone")
+    jobs = {tmp_path / "bad": SMALL.but(lr=1e30), tmp_path / "good": SMALL}
+    with pytest.raises(Failed, match=r"bad numbers at step \d+ .* learning rate 1e\+30"):
+        train_together(jobs, OFTEN, progress=quiet)
+    assert_same(tmp_path / "alone", tmp_path / "good")
+    assert (tmp_path / "good" / "record.json").exists()
+    assert not (tmp_path / "bad" / "record.json").exists()
+
+
+def test_runs_side_by_side_share_their_data_and_arithmetic(tmp_path: Path) -> None:
+    from lcrbnn.train.run import train_together
+
+    jobs = {tmp_path / "a": SMALL, tmp_path / "b": SMALL.but(images="all")}
+    with pytest.raises(ValueError, match="runs side by side share images; got train and all"):
+        train_together(jobs, OFTEN)
+    assert list(tmp_path.iterdir()) == []
