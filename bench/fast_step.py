@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--network", default="resnet20-double")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--weight", type=float, default=0.0)
-    parser.add_argument("--step", default="fast")
+    parser.add_argument("--step", default="fast", choices=["fast", "eager"])
     parser.add_argument("--seeds", type=int, default=1, help="runs side by side")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--no-deterministic", action="store_true")

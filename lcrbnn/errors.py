@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+LARGEST = 3.4e38  # a number of float32
+
 _SHOWN = 24  # names that a message lists before it says "and so many more"
 
 
@@ -48,9 +50,12 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
 def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: bool = False) -> None:
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= _float(value) <= high or _endless(value):
+    large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
+    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= _float(value) <= high:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
+        if large and not math.isinf(_float(value)):
+            bounds = f"of at most {LARGEST:.1e}"
         raise InputError(f"{name} must be {word} {bounds}; got {value!r}")
 
 
@@ -59,10 +64,6 @@ def _float(value: Any) -> float:
         return float(value)
     except OverflowError:  # a whole number with hundreds of digits
         return math.inf
-
-
-def _endless(value: Any) -> bool:
-    return math.isinf(_float(value))
 
 
 def names_of(given: Any, what: str) -> list[str]:

@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lcrbnn.errors import InputError
 from lcrbnn.runs.checkpoint import Checkpoint
-from lcrbnn.runs.folder import KEPT, RunFolder
+from lcrbnn.runs.folder import COLUMNS, KEPT, RunFolder
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,13 +123,13 @@ def test_a_folder_where_a_start_was_cut_short_can_be_used_again(
 def test_a_folder_with_a_log_or_checkpoints_of_a_run_is_not_taken_for_an_empty_one(
     folder: RunFolder, with_spec: bool
 ) -> None:
-    folder.append({"epoch": 1})
+    folder.append(line(1))
     folder.save(5, numbered(5))
     if not with_spec:
         folder.spec.unlink()
     with pytest.raises(InputError):
         folder.create({})
-    assert folder.read_log() == [{"epoch": 1}]
+    assert folder.read_log() == [line(1)]
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -209,8 +210,9 @@ def test_a_spec_that_holds_no_settings_is_refused(folder: RunFolder, content: st
 HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from lcrbnn.errors import InputError
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.folder import COLUMNS, KEPT, RunFolder
 
 try:
     with RunFolder(Path(sys.argv[1])).locked():
@@ -262,6 +264,10 @@ def test_a_lock_holds_against_other_processes_and_ends_with_its_block(folder: Ru
         assert said == "held\n"
 
 
+def line(epoch: int, **more: Any) -> dict[str, Any]:
+    return {**dict.fromkeys(COLUMNS), "epoch": epoch, **more}
+
+
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
@@ -270,24 +276,25 @@ def test_lines_of_the_log_come_back_in_order_and_each_is_brought_to_the_disk(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
-    folder.append({"epoch": 1, "loss": 0.1})
+    folder.append(line(1, loss=0.1))
     first = folder.log.stat().st_size
-    folder.append({"epoch": 2, "note": "ü\nx"})
-    assert folder.read_log() == [{"epoch": 1, "loss": 0.1}, {"epoch": 2, "note": "ü\nx"}]
+    folder.append(line(2, note="ü\nx"))
+    assert folder.read_log() == [line(1, loss=0.1), line(2, note="ü\nx")]
     assert synced == [first, folder.log.stat().st_size]
 
 
 def test_a_line_that_a_kill_tore_is_left_out_wherever_it_was_torn(folder: RunFolder) -> None:
-    folder.append({"epoch": 1})
+    folder.append(line(1))
     whole = folder.log.read_bytes()
     for length in range(len(whole)):
         folder.log.write_bytes(whole + whole[:length])
-        assert folder.read_log() == [{"epoch": 1}]
+        assert folder.read_log() == [line(1)]
 
 
 @pytest.mark.parametrize("bad", [b"", b'{"epoch": ', b"\xff\xfe", b"\0\0\0"])
 def test_a_damaged_line_amid_the_log_is_refused_with_its_number(folder: RunFolder, bad: bytes) -> None:
-    folder.log.write_bytes(b'{"epoch": 1}\n' + bad + b'\n{"epoch": 3}\n')
+    folder.append(line(1))
+    folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n" + json.dumps(line(3)).encode() + b"\n")
     before = folder.log.read_bytes()
     for read in (folder.read_log, lambda: folder.cut_log(1)):
         with pytest.raises(InputError, match=exactly(f"{folder.log} is damaged in line 2")):
@@ -295,8 +302,10 @@ def test_a_damaged_line_amid_the_log_is_refused_with_its_number(folder: RunFolde
     assert folder.log.read_bytes() == before
 
 
-def test_a_line_of_the_log_that_is_no_object_is_refused(folder: RunFolder) -> None:
-    folder.log.write_bytes(b'{"epoch": 1}\n3\n')
+@pytest.mark.parametrize("bad", [b"3", b"null", b"[]", b"{}", json.dumps({"epoch": 2}).encode()])
+def test_a_line_of_the_log_that_is_none_is_refused(folder: RunFolder, bad: bytes) -> None:
+    folder.append(line(1))
+    folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n")
     with pytest.raises(InputError, match=exactly(f"{folder.log} is damaged in line 2")):
         folder.read_log()
 
@@ -310,25 +319,25 @@ def test_a_log_that_is_not_there_is_refused(folder: RunFolder) -> None:
 @pytest.mark.parametrize("epochs", [0, 2, 4])
 def test_a_log_is_cut_to_the_epochs_that_a_checkpoint_counts_on(folder: RunFolder, epochs: int) -> None:
     for epoch in range(1, 5):
-        folder.append({"epoch": epoch, "loss": epoch / 3})
+        folder.append(line(epoch, loss=epoch / 3))
     whole = folder.log.read_bytes()
     folder.log.write_bytes(whole + b'{"epoch": 5, "lo')
-    kept = [{"epoch": epoch, "loss": epoch / 3} for epoch in range(1, epochs + 1)]
+    kept = [line(epoch, loss=epoch / 3) for epoch in range(1, epochs + 1)]
     assert folder.cut_log(epochs) == kept
     assert folder.read_log() == kept
     assert folder.log.read_bytes() == b"".join(whole.splitlines(keepends=True)[:epochs])
-    folder.append({"epoch": epochs + 1})
-    assert folder.read_log() == [*kept, {"epoch": epochs + 1}]
+    folder.append(line(epochs + 1))
+    assert folder.read_log() == [*kept, line(epochs + 1)]
 
 
 def test_a_log_that_is_too_short_for_its_checkpoint_is_refused(folder: RunFolder) -> None:
-    folder.append({"epoch": 1})
+    folder.append(line(1))
     with pytest.raises(
         InputError,
         match=exactly(f"{folder.log} ends after epoch 1 and the checkpoint is from epoch 2: put the log back"),
     ):
         folder.cut_log(2)
-    assert folder.read_log() == [{"epoch": 1}]
+    assert folder.read_log() == [line(1)]
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
@@ -368,29 +377,38 @@ def test_a_checkpoint_that_the_disk_does_not_take_costs_none_of_the_old_ones(
 
 
 def test_the_newest_checkpoint_is_found(folder: RunFolder) -> None:
-    assert folder.last_good() is None
+    used: list[Checkpoint] = []
+    assert folder.last_good(lambda checkpoint, path: used.append(checkpoint)) == (None, [])
     for step in (5, 7):
         newest = folder.save(step, numbered(step))
-    found = folder.last_good()
-    assert found is not None
-    assert (found.path, found.complaints, found.checkpoint.facts) == (newest, [], {"step": 7})
-    folder.set_aside(found)
+    assert folder.last_good(lambda checkpoint, path: used.append(checkpoint)) == (newest, [])
+    assert [checkpoint.facts for checkpoint in used] == [{"step": 7}]
+    folder.set_aside(newest)
     assert len(folder.listed()) == 2
 
 
 def test_a_damaged_checkpoint_is_complained_about_and_the_one_before_it_found(folder: RunFolder) -> None:
     older, newer = folder.save(5, numbered(5)), folder.save(7, numbered(7))
     spoil(newer)
-    found = folder.last_good()
-    assert found is not None
-    assert (found.path, found.checkpoint.facts) == (older, {"step": 5})
-    np.testing.assert_array_equal(found.checkpoint.arrays["a"], [5, 5, 5])
-    (complaint,) = found.complaints
+    used: list[Checkpoint] = []
+    path, (complaint,) = folder.last_good(lambda checkpoint, path: used.append(checkpoint))
+    assert path == older
+    np.testing.assert_array_equal(used[0].arrays["a"], [5, 5, 5])
     assert complaint.startswith(f"the checkpoint {newer} is damaged: ")
-    folder.set_aside(found)
+    folder.set_aside(older)
     assert names(folder.checkpoints) == [older.name, newer.name + ".damaged"]
     assert folder.newest() == older
     assert folder.save(6, numbered(6)) in folder.listed()  # a lower number than the damaged one's
+
+
+def test_a_checkpoint_that_does_not_fit_is_complained_about_too(folder: RunFolder) -> None:
+    older, newer = folder.save(5, numbered(5)), folder.save(7, numbered(7))
+
+    def use(checkpoint: Checkpoint, path: Path) -> None:
+        if path == newer:
+            raise InputError("another network")
+
+    assert folder.last_good(use) == (older, ["another network"])
 
 
 def test_only_damaged_checkpoints_are_an_error_and_none_is_lost(folder: RunFolder) -> None:
@@ -403,7 +421,7 @@ def test_only_damaged_checkpoints_are_an_error_and_none_is_lost(folder: RunFolde
         match=f"^the checkpoint {re.escape(str(path))} is damaged: .+; there is no good one in "
         f"{re.escape(str(folder.checkpoints))} to go on from$",
     ):
-        folder.last_good()
+        folder.last_good(lambda checkpoint, path: None)
     assert names(folder.checkpoints) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,12 @@ def main(argv: Sequence[str]) -> int:
     except Stopped as stop:
         print(f"lcrbnn: {stop}", file=sys.stderr)
         return 128 + stop.number
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a disk or a folder gone bad where nobody expected it
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lcrbnn: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("lcrbnn: interrupted", file=sys.stderr)
         return 130
@@ -50,6 +57,9 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without ± is no reason to end
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from lcrbnn.errors import InputError, number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the demo."""
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the figure")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the runs and the figure")
     parser.add_argument("--weight", type=float, default=8.0, help="lambda of the run with retention")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each kind")
     parser.add_argument("--epochs", type=int, default=15, help="passes over the digits")

@@ -12,6 +12,8 @@ from lcrbnn.data import data_folder
 from lcrbnn.errors import InputError
 from lcrbnn.train.spec import Spec
 
+MOST = 1000  # seeds of one range
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A recipe, a folder, how to run, and every field of the spec."""
@@ -59,9 +61,11 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise InputError(f"--seeds is a list such as 0-2 or 0,5; got {text!r}")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        last = last if dash else first
+        digits = first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()
+        if not digits or max(len(first), len(last)) > 18 or not 0 <= int(last) - int(first) < MOST:
+            raise InputError(f"--seeds is a list such as 0-2 or 0,5; got {text[:40]!r}")
+        seeds += range(int(first), int(last) + 1)
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds names a seed twice; got {text!r}")
     return seeds
@@ -70,9 +74,10 @@ def parse_seeds(text: str) -> list[int]:
 def execute(args: argparse.Namespace) -> int:
     """Make the spec of recipe and options, train, say what came out and where it lies."""
     from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.build import read_spec
     from lcrbnn.train.numerics import find_device
     from lcrbnn.train.recipes import find_recipe
-    from lcrbnn.train.run import Options, train_together
+    from lcrbnn.train.run import Options, check_places, train_together
 
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
@@ -84,12 +89,13 @@ def execute(args: argparse.Namespace) -> int:
         path = args.run if seed is None else args.run / f"seed-{seed}"
         folder = RunFolder(path)
         if args.recipe is None and args.resume and folder.exists():
-            base = Spec.of(folder.read_spec())
+            base = read_spec(folder)
         else:
             if args.resume and args.recipe is None and not given:
                 raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
             base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
         jobs[path] = base.but(**given, **({} if seed is None else {"seed": seed}))
+    check_places(jobs, args.resume)
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
     for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
         if len(jobs) > 1 and not together:
@@ -101,6 +107,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _summary(folder: Any) -> str:
-    last = folder.read_log()[-1]
+    last = folder.last_line()
     valid = "" if last["valid"] is None else f", {last['valid']:.2f} % of the validation images"
     return f"{folder.path}: epoch {last['epoch']}, {last['train']:.2f} % of the training images{valid}"

@@ -64,7 +64,7 @@ class Form:
         number(self.weight, "weight (lambda)", low=0)
         number(self.quantization, "quantization", low=0)
 
-    def but(self, **changes: Any) -> Form:
+    def but(self, /, **changes: Any) -> Form:
         """The same form with some fields changed."""
         refuse_unknown(changes, [f.name for f in fields(self)], "setting of the retention loss")
         return replace(self, **changes)

@@ -6,25 +6,21 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lcrbnn.errors import InputError
-from lcrbnn.runs.checkpoint import Checkpoint, Damaged, read_checkpoint, write_checkpoint
+from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.files import PART, remove_parts, sync_folder, write_whole
 
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 DAMAGED = ".damaged"
 
 
-class Found(NamedTuple):
-    """A checkpoint that could be read, and a sentence for each newer one that could not."""
-
-    checkpoint: Checkpoint
-    path: Path
-    complaints: list[str]
+# What a line of the log holds.
+COLUMNS = ("epoch", "steps", "lr", "weight", "loss", "lip", "train", "valid", "valid_loss", "ratios", "seconds")
 
 
 class RunFolder:
@@ -65,6 +61,7 @@ class RunFolder:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             write_whole(self.log, [])
             write_whole(self.spec, [(json.dumps(spec, indent=1) + "\n").encode()])
+            sync_folder(self.path.parent)
         except OSError as error:
             raise InputError(f"a run cannot be written to {self.path}: {error.strerror}") from None
 
@@ -98,9 +95,11 @@ class RunFolder:
             os.close(handle)
 
     def tidy(self) -> None:
-        """Remove what a killed process left half-written."""
+        """Make a reopened run ready: remove what a killed process left half-written, and an old fault."""
+        self.checkpoints.mkdir(exist_ok=True)
         for folder in (self.path, self.checkpoints):
             remove_parts(folder)
+        self.fault.unlink(missing_ok=True)
 
     def write_fault(self, details: dict[str, Any]) -> None:
         """Keep the details of what ended the run, if the disk takes them."""
@@ -125,10 +124,20 @@ class RunFolder:
         lines = []
         for number, raw in enumerate(text.split(b"\n")[:-1], 1):
             try:
-                lines.append(dict(json.loads(raw)))
-            except (ValueError, TypeError, RecursionError):
-                raise InputError(f"{self.log} is damaged in line {number}") from None
+                line = json.loads(raw)
+            except (ValueError, RecursionError):
+                line = None
+            if not isinstance(line, dict) or not set(COLUMNS) <= set(line) or line["epoch"] != number:
+                raise InputError(f"{self.log} is damaged in line {number}")
+            lines.append(line)
         return lines
+
+    def last_line(self) -> dict[str, Any]:
+        """The last line of the log; an error if there is none."""
+        lines = self.read_log()
+        if not lines:
+            raise InputError(f"{self.log} is empty")
+        return lines[-1]
 
     def cut_log(self, epochs: int) -> list[dict[str, Any]]:
         """Leave the lines of the first epochs, those that a checkpoint counts on; the others will be made again."""
@@ -163,20 +172,25 @@ class RunFolder:
         """The newest checkpoint, read or not."""
         return next(reversed(self.listed()), None)
 
-    def last_good(self) -> Found | None:
-        """The newest checkpoint that can be read; None if there is none at all; an error if there are only bad ones."""
+    def last_good(self, use: Callable[[Checkpoint, Path], None]) -> tuple[Path | None, list[str]]:
+        """Try the checkpoints, newest first, until one can be read and used; a sentence for each that could not.
+
+        No path if there is no checkpoint at all; an error if there are only bad ones.
+        """
         complaints: list[str] = []
         for path in reversed(self.listed()):
             try:
-                return Found(read_checkpoint(path), path, complaints)
-            except Damaged as error:
+                use(read_checkpoint(path), path)
+            except InputError as error:
                 complaints.append(str(error))
+            else:
+                return path, complaints
         if complaints:
             raise InputError(f"{complaints[0]}; there is no good one in {self.checkpoints} to go on from")
-        return None
+        return None, complaints
 
-    def set_aside(self, found: Found) -> None:
-        """Rename the damaged checkpoints that are newer than the one found, so that nothing takes them for new."""
+    def set_aside(self, good: Path) -> None:
+        """Rename the checkpoints that are newer than the good one, so that nothing takes them for new."""
         listed = self.listed()
-        for path in listed[listed.index(found.path) + 1 :]:
+        for path in listed[listed.index(good) + 1 :]:
             path.replace(path.with_name(path.name + DAMAGED))

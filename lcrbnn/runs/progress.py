@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -52,9 +53,9 @@ class Progress:
             self._drawn = now
             filled = WIDTH * self.done // self.total
             bar = "#" * filled + "." * (WIDTH - filled)
-            self.stream.write(
-                f"\r\x1b[K[{bar}] {self.done}/{self.total}  {note()}  {self.left()} left" + ("\n" if last else "")
-            )
+            line = f"[{bar}] {self.done}/{self.total}  {note()}  {self.left()} left"
+            width = shutil.get_terminal_size().columns  # a line that wraps cannot be drawn over
+            self.stream.write("\r\x1b[K" + line[: max(width - 1, 20)] + ("\n" if last else ""))
             self.stream.flush()
         elif not self.live and self.tenths and self.done * 10 // self.total > tenth:
             self._line(f"{self.done}/{self.total}  {note()}  {self.left()} left")

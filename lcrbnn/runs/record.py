@@ -54,22 +54,31 @@ def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[
 
 def note_reading(path: Path, reading: dict[str, Any]) -> int:
     """Add a reading of a test split to a record, dated; return how many there are now."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record.get("schema") != SCHEMA:
-            raise ValueError(f"its schema is {record.get('schema')!r}")
-        readings = record.setdefault("readings", [])
-        readings.append({"date": _today(), **reading})
-    except OSError as error:
-        raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{path} is no record: {error}") from None
+    record = read_record(path)
+    readings = record.setdefault("readings", [])
+    readings.append({"date": _today(), **reading})
     _write(path, record)
     return len(readings)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """A record, with its parts where they belong."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no record: {error}") from None
+    parts = {"schema": int, "settings": dict, "figures": dict}
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in parts.items()):
+        raise InputError(f"{path} is no record: it lacks schema, settings or figures")
+    if record["schema"] != SCHEMA or not isinstance(record.get("readings", []), list):
+        raise InputError(f"{path} is no record that this version of lcrbnn knows")
+    return record
+
+
 def _write(path: Path, record: dict[str, Any]) -> None:
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(record, indent=1) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [text.encode()])

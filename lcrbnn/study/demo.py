@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,10 @@ import torch
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
+from lcrbnn.runs.record import read_record
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 from lcrbnn.train import Spec
-from lcrbnn.train.run import evaluate, train
+from lcrbnn.train.run import check_places, evaluate, train
 
 
 class Run(NamedTuple):
@@ -58,6 +58,7 @@ def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
         return shared[0]
 
     runs: dict[float, list[Run]] = {0.0: [], weight: []}
+    check_places(specs, True)
     with one_thread():
         for path, spec in specs.items():
             train(spec, path, resume=True, progress=progress)
@@ -85,7 +86,7 @@ def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
 def _read(path: Path) -> Run:
     """The figures of a finished run; the test images are read once, and the record keeps what they gave."""
     folder = RunFolder(path)
-    readings = json.loads(folder.record.read_text()).get("readings", [])
+    readings = read_record(folder.record).get("readings", [])
     test = readings[-1]["top1"] if readings else evaluate(path, final=True)[0].top1
     return Run(folder.read_log(), test)
 

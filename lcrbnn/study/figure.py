@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.runs.files import write_whole
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -45,9 +47,9 @@ def drawing(path: Path, rows: int, columns: int, width: float, height: float) ->
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False)
-        part = path.with_name(path.name + ".part")
+        drawn = BytesIO()
+        figure.savefig(drawn, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
         try:
-            figure.savefig(part, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-            part.replace(path)
+            write_whole(path, [drawn.getbuffer()])
         except OSError as error:
             raise InputError(f"a figure cannot be written to {path}: {error.strerror}") from None

@@ -63,6 +63,8 @@ def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention
     active = form.weight > 0 or form.quantization > 0
     if teacher is not None and spec.distill == 0 and not (active and form.reference == "teacher"):
         raise InputError("a teacher is given and nothing uses it: say distill, or form_options reference=teacher")
+    if form.weight > 0 and spec.method == REAL:
+        raise InputError("a full-precision network has nothing to retain: weight goes with a binarisation method")
     if not active:  # a run without retention has nothing of it, whatever its form could not do
         return None
     return Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)
@@ -99,22 +101,33 @@ def _method(spec: Spec) -> Method | None:
     return row.configure(spec.bits or None, **options)
 
 
+def read_spec(folder: RunFolder) -> Spec:
+    """The spec of the run in a folder."""
+    try:
+        return Spec.of(folder.read_spec())
+    except InputError as error:
+        said = str(error)
+        raise InputError(said if str(folder.path) in said else f"{folder.spec}: {said}") from None
+
+
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest."""
-    spec = Spec.of(folder.read_spec())
+    spec = read_spec(folder)
     newest = folder.newest()
     if newest is None:
         raise InputError(f"the run in {folder.path} has no checkpoint yet")
     checkpoint = read_checkpoint(newest)
     model = build_network(spec)
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
+    if checkpoint.facts["spec"] != spec.digest():
+        raise InputError(f"the checkpoint {newest} is of a run with other settings than spec.json has")
     return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest()
 
 
 def _teacher(spec: Spec, device: torch.device) -> tuple[Network, str]:
     folder = RunFolder(Path(spec.teacher))
     if not folder.record.exists():
-        raise InputError(f"a teacher is a finished run, and {folder.path} has no record.json")
+        raise InputError(f"a teacher is a finished run, and {folder.path.absolute()} has no record.json")
     theirs, model, digest = load_network(folder)
     if theirs.data != spec.data:
         raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")

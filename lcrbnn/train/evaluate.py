@@ -14,7 +14,7 @@ from lcrbnn.models import Network
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batches
-from lcrbnn.train.build import chosen_form
+from lcrbnn.train.build import REAL, chosen_form
 from lcrbnn.train.objective import arithmetic
 from lcrbnn.train.spec import Spec
 
@@ -55,6 +55,8 @@ def ratios(model: Network, teacher: Network | None, spec: Spec, batches: Batches
 
     None where the form cannot be measured: a real network, a reference that is not there.
     """
+    if spec.method == REAL:
+        return None
     form = chosen_form(spec).but(weight=1.0, quantization=0.0, scale=False)
     batch = next(batches.plain(min(spec.batch, len(batches))))
     try:

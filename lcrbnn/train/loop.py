@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,7 +77,7 @@ class Loop:
         self.watchers: list[Watcher] = []
         self.label = ""  # before each line about this run, where there are several
         self.steps = train.steps(spec.batch, spec.drop_last)
-        self.progress = Progress(spec.epochs * self.steps, tenths=False)
+        self.progress: Progress  # given by whoever lets it run
         self.place = Place()
         self.seconds = 0.0  # spent on this epoch before it was interrupted
         device = train.labels.device
@@ -132,9 +133,7 @@ class Loop:
         twin = Loop(
             self.spec, parts, EagerStep(self.spec, parts, self.train), self.train, None, self.folder, save_seconds=0
         )
-        found = self.folder.last_good()
-        if found is not None:
-            twin.restore(found.checkpoint, found.path)
+        self.folder.last_good(twin.restore)
         try:
             for epoch in range(twin.place.epoch, bad.epoch + 1):
                 twin._enter(epoch, first := twin.place.step)
@@ -173,7 +172,7 @@ class Loop:
             "lr": learning_rate(spec, place.epoch, self.steps - 1, self.steps),
             "weight": retention_weight(spec, place.epoch, self.steps - 1, self.steps),
             "loss": means["loss"],
-            "lip": means["lip"] if self.parts.retention is not None else None,
+            "lip": means["lip"] if spec.weight > 0 else None,
             "train": 100 * means["correct"],
             "valid": None if read is None else read.top1,
             "valid_loss": None if read is None else read.loss,
@@ -187,7 +186,7 @@ class Loop:
 
     def _note(self) -> str:
         means = self._means()
-        lip = "" if self.parts.retention is None else f"  L_Lip {means['lip']:.4f}"
+        lip = f"  L_Lip {means['lip']:.4f}" if self.spec.weight > 0 else ""
         return f"epoch {self.place.epoch + 1}  loss {means['loss']:.4f}{lip}  train {100 * means['correct']:.1f} %"
 
     # -- what is kept ------------------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
 
     A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end.
     """
-    failures: list[Failed] = []
+    failures: list[str] = []
     with StopRequest() as stop:
         going = {loop: loop.march(stop) for loop in loops}
         try:
@@ -285,19 +284,27 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
                         next(going[loop])
                     except StopIteration:
                         del going[loop]
-                        finished(loop)
+                        _attempt(partial(finished, loop), failures)
                     except Failed as failure:
                         del going[loop]
-                        failures.append(failure)
-        except Stopped:
+                        failures.append(str(failure))
+            stop.check()  # a signal that came too late for this run is not for the next one either
+        except Stopped as stopped:
             for loop in going:
-                loop.save()
-            raise
+                _attempt(loop.save, failures)
+            raise Stopped("; ".join([str(stopped), *failures]), stopped.number) from None
         finally:
             for loop in loops:
                 loop.progress.close()
     if failures:
-        raise Failed("; ".join(map(str, failures)))
+        raise Failed("; ".join(failures))
+
+
+def _attempt(work: Callable[[], None], failures: list[str]) -> None:
+    try:
+        work()
+    except (Failed, InputError) as failure:
+        failures.append(str(failure))
 
 
 def _shown(line: dict[str, Any], epochs: int) -> str:

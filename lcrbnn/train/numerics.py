@@ -1,4 +1,4 @@
-"""Device and arithmetic of a run: chosen once, and put back afterwards."""
+"""Device, arithmetic and random state of a run: set for it, and put back afterwards."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def find_device(name: str) -> torch.device:
 
 @contextmanager
 def numerics(spec: Spec) -> Iterator[None]:
-    """Inside, kernels are deterministic and products short or long as the spec says."""
+    """Inside, kernels are deterministic and products short or long as the spec says; draws are the run's own."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
+    warned, drawn = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_rng_state()
     torch.use_deterministic_algorithms(spec.deterministic)
     memory.fill_uninitialized_memory = False  # a hundred kernels a step, for memory nobody reads
     matmul.allow_tf32 = cudnn.allow_tf32 = spec.precision != "float32"
@@ -38,6 +39,7 @@ def numerics(spec: Spec) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.use_deterministic_algorithms(before[0], warn_only=warned)
+        torch.set_rng_state(drawn)
         memory.fill_uninitialized_memory = filled
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[1:]

@@ -29,7 +29,7 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
         logits = parts.model(images)
         loss = task_loss(spec, parts, images, labels, logits)
         if parts.retention is not None:
-            loss = loss + parts.retention.loss(weight)
+            loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
     lip = None if parts.retention is None else parts.retention.lip
     n = labels.shape[0]
     plain = loss.detach()

@@ -14,11 +14,12 @@ import torch
 
 from lcrbnn.data import DATASETS, DataSet, Images, Split, data_folder
 from lcrbnn.errors import InputError, choose, number
+from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
-from lcrbnn.runs.record import note_reading, write_record
+from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train.batches import Batches
-from lcrbnn.train.build import build, load_network
+from lcrbnn.train.build import build, load_network, read_spec
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
 from lcrbnn.train.loop import Loop, run_together
@@ -80,8 +81,7 @@ def train_together(
     number(options.save_seconds, "save_seconds", low=0)
     choose(STEPS, options.step, "kind of step")
     folders = {RunFolder(path): spec for path, spec in jobs.items()}
-    for folder, spec in folders.items():
-        _check_place(folder, spec, resume)
+    check_places(jobs, resume)
     todo = {folder: spec for folder, spec in folders.items() if not folder.record.exists()}
     if not todo:
         return
@@ -94,9 +94,10 @@ def train_together(
                 )
     loops = _loops(todo, options)
     with ExitStack() as held:
-        for folder, spec in todo.items():
+        for folder in todo:
             held.enter_context(folder.locked())
-            _check_place(folder, spec, resume)  # again: nobody else can change it now
+        check_places(jobs, resume)  # again: nobody else can change them now
+        loops = [loop for loop in loops if not loop.folder.record.exists()]
         held.enter_context(numerics(shared))
         notices = [notice for loop in loops for notice in _open(loop, options)]
         make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
@@ -107,6 +108,12 @@ def train_together(
         for notice in notices:
             bar.say(notice)
         run_together(loops, lambda loop: write_record(loop.folder.record, "train", loop.spec.stored(), _figures(loop)))
+
+
+def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
+    """Raise unless each run can start, or go on, in its folder."""
+    for path, spec in jobs.items():
+        _check_place(RunFolder(path), spec, resume)
 
 
 def _loops(todo: Mapping[RunFolder, Spec], options: Options) -> list[Loop]:
@@ -132,8 +139,11 @@ def _open(loop: Loop, options: Options) -> list[str]:
     """Start or reopen the folder of a run, whose lock is held; what must be said about it."""
     if not loop.folder.exists():
         loop.folder.create(loop.spec.stored())
-    loop.folder.tidy()
-    notices = _restore(loop, loop.folder)
+    try:
+        loop.folder.tidy()
+        notices = _restore(loop, loop.folder)
+    except OSError as error:
+        raise InputError(f"the run in {loop.folder.path} cannot be written: {error.strerror or error}") from None
     if options.tensorboard:
         loop.watchers.append(EventFile(loop.folder.path / "tensorboard", loop.folder.read_log()))
     return notices
@@ -147,7 +157,7 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
         raise InputError(
             f"there is a run in {folder.path} already: --resume goes on with it, another folder starts anew"
         )
-    stored = Spec.of(folder.read_spec())
+    stored = read_spec(folder)
     for one in fields(Spec):
         theirs, wanted = getattr(stored, one.name), getattr(spec, one.name)
         if theirs != wanted:
@@ -158,7 +168,7 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
 
 
 def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else repr(value)
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)
 
 
 def _splits(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
@@ -168,25 +178,31 @@ def _splits(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | No
 
 def _restore(loop: Loop, folder: RunFolder) -> list[str]:
     """Go on where the newest good checkpoint is; the log is cut to what that one counts on."""
-    found = folder.last_good()
-    if found is None:
+    made: list[str] = []
+
+    def use(checkpoint: Checkpoint, path: Path) -> None:
+        loop.restore(checkpoint, path)
+        made.append(checkpoint.facts["made"])
+
+    path, notices = folder.last_good(use)
+    if path is None:
+        seen = len(folder.read_log())
         folder.cut_log(0)
-        return []
-    loop.restore(found.checkpoint, found.path)
+        return [f"no checkpoint was saved yet in {folder.path}: its {seen} epochs are made again"] if seen else []
     folder.cut_log(loop.place.epoch)
-    folder.set_aside(found)
-    notices = list(found.complaints)
+    folder.set_aside(path)
     if notices:
-        notices.append(f"going on from the one before it, {found.path}")
-    made = found.checkpoint.facts["made"]
-    if made != loop.made:
-        notices.append(f"it was made with {made} and goes on with {loop.made}: the last bits will differ")
-    return [*notices, f"going on from epoch {loop.place.epoch + 1}, step {loop.place.step} of {loop.steps}"]
+        notices.append(f"going on from the one before it, {path}")
+    if made[-1] != loop.made:
+        notices.append(f"it was made with {made[-1]} and goes on with {loop.made}: the last bits will differ")
+    if loop.place.epoch < loop.spec.epochs:
+        notices.append(f"going on from epoch {loop.place.epoch + 1}, step {loop.place.step} of {loop.steps}")
+    return notices
 
 
 def _figures(loop: Loop) -> dict[str, Any]:
     lines = loop.folder.read_log()
-    last = lines[-1]
+    last = loop.folder.last_line()
     newest = loop.folder.newest()
     assert newest is not None
     return {
@@ -226,19 +242,18 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
         raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
     images = row.load(options.data_folder)
     learned, held = _splits(spec, row, images)
-    if final:
-        split = images.test
-    elif held is None:
-        raise InputError(
-            f"the run in {path} learned from all {len(learned.labels):,} training images, so none is left for "
-            "validation; --final reads the test split"
-        )
-    else:
-        split = held
-    with numerics(spec):
-        read = accuracy(model.to(device), spec, Batches(split, row, device))
     if not final:
-        return read, 0
-    with folder.locked():
+        if held is None:
+            raise InputError(
+                f"the run in {path} learned from all {len(learned.labels):,} training images, so none is left for "
+                "validation; --final reads the test split"
+            )
+        with numerics(spec):
+            return accuracy(model.to(device), spec, Batches(held, row, device)), 0
+    with folder.locked(), numerics(spec):
+        stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
+        if stored != digest:
+            raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
+        read = accuracy(model.to(device), spec, Batches(images.test, row, device))
         noted = {"split": "test", **read._asdict(), "checkpoint_sha256": digest, "device": device.type}
         return read, note_reading(folder.record, noted)

@@ -43,8 +43,8 @@ def _text(default: str, about: str, choices: Mapping[str, str] | None = None) ->
     return field(default=default, metadata={"about": about, "choices": choices})
 
 
-def _count(default: int, about: str, low: int = 1) -> Any:
-    return field(default=default, metadata={"about": about, "low": low, "whole": True})
+def _count(default: int, about: str, low: int = 1, high: int = 10**9) -> Any:
+    return field(default=default, metadata={"about": about, "low": low, "high": high, "whole": True})
 
 
 def _real(default: float, about: str, low: float = 0.0, high: float = float("inf")) -> Any:
@@ -95,7 +95,7 @@ class Spec:
     label_smoothing: float = _real(0.0, "share of each label spread over all classes", high=1.0)
     precision: str = _text("float32", "arithmetic", PRECISIONS)
     deterministic: bool = _flag(True, "only kernels that give the same bits twice (on a GPU)")
-    seed: int = _count(0, "of the start, the order of images and the augmentation", low=0)
+    seed: int = _count(0, "of the start, the order of images and the augmentation", low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
         """Refuse what no run could have; whether the names exist is seen when they are looked up."""
@@ -141,8 +141,9 @@ class Spec:
         return cls().but(**{k: v for k, v in stored.items() if k != "schema"})
 
     def digest(self) -> str:
-        """A short name of the settings: equal only for equal ones."""
-        return hashlib.sha256(json.dumps(self.stored(), sort_keys=True).encode()).hexdigest()[:16]
+        """A short name of the settings: equal only for equal ones, and the same once there are more fields."""
+        chosen = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        return hashlib.sha256(json.dumps([SCHEMA, chosen], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def option_values(pairs: Sequence[str], what: str) -> dict[str, Any]:
@@ -194,4 +195,4 @@ def _check(name: str, value: Any, default: Any, about: dict[str, Any]) -> None:
             elif not isinstance(item, str):
                 raise InputError(f"{name} is a list of texts such as 'name=value'; got {item!r}")
     else:
-        number(value, name, low=about["low"], high=about.get("high", float("inf")), whole=about.get("whole", False))
+        number(value, name, low=about["low"], high=about["high"], whole=about.get("whole", False))

@@ -62,11 +62,13 @@ def restore_optimizer(
     for parameter, name in names.items():
         prefix = f"optimizer/{name}/"
         kept = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
-        if kept:  # a count of steps stays on the CPU, where a plain optimiser keeps it
-            there = optimizer.defaults.get("fused")
-            optimizer.state[parameter] = {
-                k: v.to(parameter.device) if k != "step" or there else v for k, v in kept.items()
-            }
+        if not kept:
+            continue
+        # A count of steps stays on the CPU, where a plain optimiser keeps it; all else lies as the parameter does.
+        there = parameter.device if optimizer.defaults.get("fused") else "cpu"
+        optimizer.state[parameter] = {
+            k: v.to(there) if k == "step" else torch.empty_like(parameter).copy_(v) for k, v in kept.items()
+        }
 
 
 def fill_memory(optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import InductorError
 
+from lcrbnn.errors import Failed
 from lcrbnn.layers import project
 from lcrbnn.train.augment import AUGMENT, Draws, draw, normalize
 from lcrbnn.train.batches import Batches
@@ -25,13 +28,13 @@ from lcrbnn.train.state import fill_memory
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
 NEVER = 2**62  # the first bad step, while there is none
-WARM_UP = 3  # steps before the capture, undone afterwards
+WARM_UP = 2  # steps before the capture, undone afterwards
 
 
 class FastStep:
     """The same interface as EagerStep. On a CPU it is compiled but not captured, which serves its tests."""
 
-    def __init__(self, spec: Spec, parts: Parts, train: Batches, *, capture: bool = True) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Batches) -> None:
         """Lay out the tables; compiling and capturing wait for the first step."""
         self.spec, self.parts, self.train = spec, parts, train
         self.device = train.labels.device
@@ -39,7 +42,7 @@ class FastStep:
         self.whole = len(train) // spec.batch  # steps of a full batch; the rest, if any, is taken eagerly
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
-        self.captured = capture and self.stream is not None
+        self.captured = self.stream is not None
         self.augment = train.usual if spec.augment == "usual" else spec.augment
         count, device = len(train), self.device
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
@@ -49,7 +52,7 @@ class FastStep:
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
         self._bad = torch.full((1,), NEVER, dtype=torch.int64, device=device)
         self._lr = torch.zeros((), device=device)
-        self._lanes = torch.arange(spec.batch, device=device)
+        self._lanes = torch.arange(min(spec.batch, count), device=device)
         self._graph: Any = None
         self._epoch = self._step = 0
         compiler: Any = torch._dynamo.config
@@ -97,6 +100,7 @@ class FastStep:
 
     def _last(self) -> None:
         spec = self.spec
+        self.check()  # bad numbers so far are not this batch's
         self._eager.begin(self._epoch, self._step)
         at = (self._epoch, self._step, self.steps)
         batch = next(self._eager._batches)
@@ -133,10 +137,15 @@ class FastStep:
         """Warm up and capture; the steps that this takes are undone."""
         self._use_lr_tensor()
         fill_memory(self.parts.optimizer)
-        if not self.captured:
-            self._graph = True
-            return
         with _undone(self._state()):
+            try:
+                self._body()
+            except (TorchDynamoException, InductorError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise Failed(f"the step cannot be compiled here ({reason}); --step eager does without") from None
+            if not self.captured:
+                self._graph = True
+                return
             for _ in range(WARM_UP):
                 self._body()
             torch.cuda.synchronize()
@@ -169,7 +178,9 @@ def _to_channels_last(model: nn.Module) -> None:
 def _undone(tensors: list[Tensor]) -> Iterator[None]:
     """Afterwards the tensors hold what they held before, at the same addresses."""
     kept = [t.detach().clone() for t in tensors]
-    yield
-    with torch.no_grad():
-        for tensor, before in zip(tensors, kept, strict=True):
-            tensor.copy_(before)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in zip(tensors, kept, strict=True):
+                tensor.copy_(before)

@@ -53,7 +53,7 @@ def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ([], "the following arguments are required: --run; see lcrbnn train --help"),
-        (["--run", "r", "--epochs", "0"], "epochs must be a whole number of at least 1; got 0"),
+        (["--run", "r", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000; got 0"),
         (["--run", "r", "--epochs", "ten"], "argument --epochs: invalid int value: 'ten'; see lcrbnn train --help"),
         (["--run", "r", "--lr", "nan"], "lr must be a number of at least 0.0; got nan"),
         (["--run", "r", "--weight", "-1"], "weight must be a number of at least 0.0; got -1.0"),
@@ -69,6 +69,11 @@ def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
         (["--run", "r", "--device", "tpu"], "no device is called 'tpu'; there are auto, cpu, cuda"),
         (["--run", "r", "--resume"], "there is no run in r to go on with, and no recipe or setting to start one"),
         (["--run", "r", "--save-seconds", "-1"], "save_seconds must be a number of at least 0; got -1.0"),
+        (["--run", "r", "--seeds", "0-100000000"], "--seeds is a list such as 0-2 or 0,5; got '0-100000000'"),
+        (["--run", "r", "--lr", "1e39"], "lr must be a number of at most 3.4e+38; got 1e+39"),
+        (["--run", "r", "--epochs", "9" * 400], "epochs must be a whole number from 1 to 1000000000; got 999"),
+        (["--run", "r", "--seed", str(2**64)], "seed must be a whole number from 0 to 9223372036854775807; got "),
+        (["--run", "a" * 300], f"{'a' * 300} cannot be looked into: File name too long"),
         (["--run", "r", "--method-options", "t_min"], "method_options are written name=value; got 't_min'"),
         (["--run", "file"], "a run is a folder, and file is none"),
         (["--run", "full"], "full is not empty and holds no run; choose another folder"),
@@ -105,3 +110,10 @@ def test_lists_of_seeds(text: str, seeds: list[int]) -> None:
 def test_what_is_no_list_of_seeds(text: str) -> None:
     with pytest.raises(InputError, match="--seeds"):
         parse_seeds(text)
+
+
+def test_no_seed_is_trained_if_the_folder_of_another_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "seed-1").write_text("")
+    assert main(["train", "digits", "--run", str(tmp_path / "runs"), "--seeds", "0-1", *QUICK]) == 2
+    assert not (tmp_path / "runs" / "seed-0").exists()

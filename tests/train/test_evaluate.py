@@ -128,3 +128,30 @@ def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
         runs_in(tmp_path)
     with pytest.raises(InputError, match=r"there is no run in .*: it has no spec\.json"):
         evaluate(tmp_path, Options(device="cpu"))
+
+
+def test_a_network_whose_spec_was_changed_afterwards_is_not_evaluated(run: Path, tmp_path: Path) -> None:
+    """Methods share the names of their state: the checkpoint fits, and would mean something else."""
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    spec = tmp_path / "run" / "spec.json"
+    spec.write_text(spec.read_text().replace('"images": "train"', '"images": "all"'))
+    with pytest.raises(InputError, match=r"is of a run with other settings than spec\.json has"):
+        evaluate(tmp_path / "run", OFTEN, final=True)
+
+
+def test_a_final_reading_needs_its_record_and_the_checkpoint_that_it_is_of(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    record = tmp_path / "run" / "record.json"
+    whole = record.read_text()
+    for broken in ("", "[]", '{"schema": 1}', whole.replace('"schema": 1', '"schema": 99', 1)):
+        record.write_text(broken)
+        with pytest.raises(InputError, match=r"record\.json is no record"):
+            evaluate(tmp_path / "run", OFTEN, final=True)
+    digest = json.loads(whole)["figures"]["checkpoint_sha256"]
+    record.write_text(whole.replace(digest, "0" * 64))
+    with pytest.raises(InputError, match="is not the one that its record is of"):
+        evaluate(tmp_path / "run", OFTEN, final=True)

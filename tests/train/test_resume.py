@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from lcrbnn.errors import Failed, InputError, Stopped
 from lcrbnn.runs import files
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.loop import Loop
-from tests.train.helpers import OFTEN, SMALL, assert_same, log, small_run
+from lcrbnn.train.run import train, train_together
+from tests.train.helpers import OFTEN, SMALL, assert_same, log, quiet, small_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,8 +152,6 @@ def test_a_finished_run_is_left_alone(straight: Path) -> None:
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lcrbnn.train.run import train
-
     with monkeypatch.context() as broken:
         crash_after(broken, 7)
         with pytest.raises(Crash):
@@ -169,25 +169,85 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
     assert newest.with_name(newest.name + ".damaged").exists()
 
 
-def test_a_checkpoint_of_another_network_or_run_is_refused(straight: Path, tmp_path: Path) -> None:
-    wide = SMALL.but(method="xnor")
-    small_run(tmp_path / "other", wide)
-    (tmp_path / "other" / "record.json").unlink()
-    theirs, mine = RunFolder(straight).newest(), RunFolder(tmp_path / "other").newest()
+def test_a_checkpoint_of_another_network_or_run_is_refused_and_an_older_own_one_taken(
+    straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = RunFolder(straight).newest()
     assert theirs is not None
-    assert mine is not None
-    mine.write_bytes(theirs.read_bytes())
-    kept = (tmp_path / "other" / "log.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"is of another network: it has layer1.0.conv1.* besides; .*, and \d+ more"):
-        small_run(tmp_path / "other", wide, resume=True)
-    small_run(tmp_path / "third", SMALL.but(seed=1))
-    (tmp_path / "third" / "record.json").unlink()
-    mine = RunFolder(tmp_path / "third").newest()
-    assert mine is not None
-    mine.write_bytes(theirs.read_bytes())
-    with pytest.raises(InputError, match=r"is of a run with other settings than spec\.json has"):
-        small_run(tmp_path / "third", SMALL.but(seed=1), resume=True)
-    assert (tmp_path / "other" / "log.jsonl").read_bytes() == kept
+    for name, changes, reason in (
+        ("network", {"method": "xnor"}, r"is of another network: it has layer1.0.conv1.* besides; .*, and \d+ more"),
+        ("run", {"seed": 1}, r"is of a run with other settings than spec\.json has"),
+    ):
+        spec = SMALL.but(**changes)
+        path = small_run(tmp_path / name, spec)
+        small_run(tmp_path / f"{name}-alone", spec)
+        (path / "record.json").unlink()
+        newest = RunFolder(path).newest()
+        assert newest is not None
+        newest.write_bytes(theirs.read_bytes())
+        train(spec, path, OFTEN, resume=True)
+        assert re.search(reason, capsys.readouterr().err)
+        assert_same(tmp_path / f"{name}-alone", path)
+        (path / "record.json").unlink()
+        for one in RunFolder(path).listed():
+            one.write_bytes(theirs.read_bytes())
+        kept = (path / "log.jsonl").read_bytes()
+        with pytest.raises(InputError, match=reason + r".*; there is no good one in"):
+            small_run(path, spec, resume=True)
+        assert (path / "log.jsonl").read_bytes() == kept
+
+
+def test_a_run_without_a_checkpoint_yet_is_made_again_and_says_so(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seldom = replace(OFTEN, save_seconds=1000.0)
+    with monkeypatch.context() as broken:
+        crash_after(broken, 5)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", options=seldom)
+    assert len(log(tmp_path / "run")) == 1
+    train(SMALL, tmp_path / "run", seldom, resume=True)
+    assert "no checkpoint was saved yet in" in capsys.readouterr().err
+    assert_same(straight, tmp_path / "run")
+
+
+def test_a_signal_that_comes_too_late_for_one_run_keeps_the_next_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lcrbnn.train import run
+
+    whole = run.write_record
+
+    def write(*args: Any) -> None:
+        whole(*args)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(run, "write_record", write)
+    with pytest.raises(Stopped, match="stopped by SIGTERM"):
+        small_run(tmp_path / "run")
+    assert (tmp_path / "run" / "record.json").exists()
+
+
+def test_stopping_several_runs_saves_each_that_can_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Loop.save
+
+    def save(self: Loop) -> None:
+        if self.folder.path.name == "a":
+            raise Failed("the disk of a is full")
+        whole(self)
+
+    def one(self: Loop) -> None:
+        step(self)
+        if self.folder.path.name == "b" and self.done == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    step = Loop._one
+    monkeypatch.setattr(Loop, "save", save)
+    monkeypatch.setattr(Loop, "_one", one)
+    jobs = {tmp_path / name: SMALL for name in "abc"}
+    with pytest.raises(Stopped, match="stopped by SIGTERM and saved; --resume goes on; the disk of a is full"):
+        train_together(jobs, replace(OFTEN, save_seconds=1000.0), progress=quiet)
+    assert [len(RunFolder(tmp_path / name).listed()) for name in "abc"] == [0, 1, 1]
 
 
 def test_a_run_goes_on_as_it_began_or_not_at_all(straight: Path) -> None:
@@ -204,8 +264,6 @@ def test_a_run_goes_on_as_it_began_or_not_at_all(straight: Path) -> None:
 def test_another_number_of_threads_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lcrbnn.train.run import train
-
     with monkeypatch.context() as broken:
         crash_after(broken, 2)
         with pytest.raises(Crash):
@@ -241,7 +299,7 @@ def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -
     assert process.returncode == code
     assert said.splitlines()[-1] == f"lcrbnn: stopped by {name} and saved; --resume goes on"
     assert not (path / "record.json").exists()
-    assert RunFolder(path).last_good() is not None
+    assert RunFolder(path).last_good(lambda checkpoint, path: None)[0] is not None
 
 
 def test_real_kills_of_a_real_process_leave_the_same_run(tmp_path: Path) -> None:

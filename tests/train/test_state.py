@@ -172,3 +172,19 @@ def test_the_first_array_with_a_number_that_is_none_is_named(bad: float, dtype: 
     spoilt[1, 2] = bad
     assert state.first_bad(arrays | {"spoilt": spoilt, "too": spoilt}) == "spoilt"
     assert state.first_bad(arrays | {"single": np.array(bad, dtype)}) == "single"
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), lambda p: torch.optim.Adam(p, 0.1)])
+def test_what_the_optimiser_remembers_lies_in_memory_as_its_parameter_does(make: Callable) -> None:
+    """A fused update walks parameter and memory side by side: another layout would mix up the numbers."""
+    conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    names = {p: n for n, p in conv.named_parameters()}
+    optimizer = make(conv.parameters())
+    conv(torch.randn(2, 3, 5, 5)).square().sum().backward()
+    optimizer.step()
+    arrays = state.optimizer_arrays(optimizer, names)
+    again = make(conv.parameters())
+    state.restore_optimizer(again, names, arrays)
+    for key, value in again.state[conv.weight].items():
+        assert torch.equal(value, optimizer.state[conv.weight][key])
+        assert value.dim() == 0 or value.stride() == conv.weight.stride()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def test_full_precision_trains_and_its_ratios_are_not_invented(tmp_path: Path) -
     assert log(tmp_path / "weights")[0]["ratios"] is None
     small_run(tmp_path / "real", SMALL.but(method="real"))
     assert log(tmp_path / "real")[-1]["valid"] > 50
+    assert log(tmp_path / "real")[0]["ratios"] is None
 
 
 def test_decay_goes_where_the_spec_says() -> None:
@@ -164,7 +166,7 @@ def test_a_step_sets_the_learning_rate_and_projects() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"teacher": "nowhere"}, "a teacher is a finished run, and nowhere has no record.json"),
+        ({"teacher": "nowhere"}, r"a teacher is a finished run, and /.*nowhere has no record\.json"),
         ({"form": "official", "weight": 1.0}, "reference 'teacher' needs teacher="),
         ({"form": "papr"}, "no preset of the retention loss is called 'papr'"),
         ({"form_options": ("weight=2",)}, "lambda is a setting of its own"),
@@ -173,6 +175,10 @@ def test_a_step_sets_the_learning_rate_and_projects() -> None:
             r"no setting of the retention loss is called 'matrx'.*did you mean 'matrix'",
         ),
         ({"method_options": ("t_mim=1",)}, "no option of irnet is called 't_mim'"),
+        ({"method": "real", "weight": 1.0}, "a full-precision network has nothing to retain"),
+        ({"method": "real", "bits": "1/1"}, "full precision has neither bits nor method_options"),
+        ({"method_options": ("bits=1/1",)}, "no option of irnet is called 'bits'"),
+        ({"form_options": ("self=1",)}, "no setting of the retention loss is called 'self'"),
         ({"model": "resnet21"}, "no network is called 'resnet21'"),
         ({"method": "irnett"}, "no binarisation method is called 'irnett'"),
         ({"bits": "2/2"}, "irnet has no bit width '2/2'"),
@@ -211,3 +217,28 @@ def test_a_run_goes_on_only_with_the_same_teacher(tmp_path: Path) -> None:
     small_run(tmp_path / "teacher", SMALL.but(epochs=1, seed=1))
     with pytest.raises(InputError, match="was made with another teacher than the one now in"):
         small_run(tmp_path / "run", spec, resume=True)
+
+
+def test_nothing_of_a_run_stays_behind_in_torch(tmp_path: Path) -> None:
+    def state() -> tuple:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.utils.deterministic.fill_uninitialized_memory,
+            torch.get_rng_state().tolist(),
+            signal.getsignal(signal.SIGTERM),
+            signal.getsignal(signal.SIGINT),
+        )
+
+    before = state()
+    small_run(tmp_path / "run", SMALL.but(epochs=1))
+    assert state() == before
+
+
+def test_the_quantisation_loss_alone_trains_and_logs_no_retention(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", SMALL.but(form_options=("quantization=1e-6",), epochs=1))
+    assert log(tmp_path / "run")[0]["lip"] is None
+    small_run(tmp_path / "none", SMALL.but(epochs=1))
+    assert log(tmp_path / "run")[0]["loss"] > log(tmp_path / "none")[0]["loss"]
