@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from lcrbnn.data import DATASETS, Split
+from lcrbnn.runs.record import write_record
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--no-deterministic", action="store_true")
     parser.add_argument("--inductor", nargs="*", default=[], metavar="NAME=VALUE", help="settings of torch's compiler")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--record", type=Path, help="write the figures into this JSON file")
     args = parser.parse_args()
     for pair in args.inductor:
         name, value = pair.split("=")
@@ -115,6 +117,9 @@ def main() -> None:
         deterministic=not args.no_deterministic,
     )
     figures = measure(spec, args.step, args.images, args.seeds, args.profile)
+    if args.record:
+        settings = {**spec.stored(), "step": args.step, "side_by_side": args.seeds, "images_seen": "synthetic"}
+        write_record(args.record, "fast-step", settings, figures)
     kernels = figures.pop("kernels", None)
     shown = "  ".join(f"{k} {v:.3f}" for k, v in figures.items() if v is not None)
     how = f"{args.step} x {args.seeds}, {'deterministic' if spec.deterministic else 'any kernels'} {args.inductor}"

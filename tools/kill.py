@@ -30,7 +30,7 @@ from lcrbnn.runs.progress import Progress, duration
 from lcrbnn.runs.record import write_record
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = ["digits", "--model", "resnet18", "--method", "rbnn", "--epochs", "6", "--batch", "125", "--weight", "1"]
+SETTINGS = ["digits", "--model", "resnet18", "--method", "rbnn", "--epochs", "8", "--batch", "32", "--weight", "1"]
 SMALL = ["digits", "--epochs", "8", "--batch", "100"]  # a few seconds, for the tests
 
 
@@ -114,7 +114,7 @@ def main() -> int:
                 print("the run ended before all kills fell: it needs more epochs", file=sys.stderr)
                 return 1
             before = newest_checkpoint(broken)
-            after = moments.uniform(1.0, 1.0 + 0.2 * whole)
+            after = moments.uniform(1.0, 1.0 + max(0.1 * whole, 2.0))
             process = start(broken, settings)
             time.sleep(after)
             process.kill()

@@ -3,7 +3,8 @@
     python -m tools.smoke [--record FILE]
 
 Every method on a network, forward and backward; every form of the retention loss, compared with the CPU in float64;
-a whole step under torch.compile against the plain one; fifty steps that must learn. Exits with 1 if anything is off.
+a whole step under torch.compile against the plain one; fifty steps that must learn; runs of the trainer, with the plain
+and the fast step, that are interrupted, resumed and compared bit for bit. Exits with 1 if anything is off.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,11 +128,60 @@ def fifty_steps_learn() -> dict[str, Any]:
     return {"first_loss": round(losses[0], 3), "last_loss": round(losses[-1], 3)}
 
 
+class _Crash(BaseException):
+    """Ends a run as a kill would."""
+
+
+def a_resumed_run_ends_with_the_same_bits() -> dict[str, Any]:
+    """Digits through the trainer, with each kind of step: undisturbed, and stopped in the middle of an epoch."""
+    from lcrbnn.runs.checkpoint import read_checkpoint
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train import Spec
+    from lcrbnn.train.loop import Loop
+    from lcrbnn.train.run import Options, evaluate, train
+
+    done: dict[str, Any] = {}
+    whole = Loop._one
+
+    def one(self: Loop) -> None:
+        whole(self)
+        if self.done == 22:
+            raise _Crash
+
+    def arrays(path: Path) -> dict[str, bytes]:
+        newest = RunFolder(path).newest()
+        assert newest is not None
+        return {name: a.tobytes() for name, a in read_checkpoint(newest).arrays.items()}
+
+    for kind in ("eager", "fast"):
+        spec = Spec(epochs=2, weight=1.0)
+        options = Options(step=kind, save_seconds=0)
+        with tempfile.TemporaryDirectory() as scratch:
+            straight, broken = Path(scratch) / "straight", Path(scratch) / "broken"
+            train(spec, straight, options)
+            Loop._one = one  # type: ignore[method-assign]  # stands in for a kill
+            try:
+                train(spec, broken, options)
+            except _Crash:
+                pass
+            finally:
+                Loop._one = whole  # type: ignore[method-assign]  # as it was
+            train(spec, broken, options, resume=True)
+            mine, theirs = arrays(straight), arrays(broken)
+            different = [name for name in mine if mine[name] != theirs[name]]
+            _demand(not different, f"{kind}: {len(different)} arrays differ after a resume, {different[:3]}")
+            accuracy = evaluate(straight, options)[0].top1
+            _demand(accuracy > 50, f"{kind}: {accuracy:.1f} % after two epochs")
+            done[kind] = {"arrays": len(mine), "different": len(different), "valid": round(accuracy, 2)}
+    return done
+
+
 CHECKS: list[Callable[[], dict[str, Any]]] = [
     each_method_trains,
     retention_equals_the_cpu,
     a_compiled_step_equals_the_plain_one,
     fifty_steps_learn,
+    a_resumed_run_ends_with_the_same_bits,
 ]
 
 _failures: list[str] = []
