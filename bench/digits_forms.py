@@ -42,7 +42,7 @@ def measure(spec: Spec, progress: Progress) -> tuple[float, list[float]]:
     with TemporaryDirectory() as scratch, one_thread():
         path = train(spec, Path(scratch) / "run", progress=lambda total, done: progress)
         last = RunFolder(path).read_log()[-1]
-        return evaluate(path, final=True)[0].top1, last["ratios"]
+        return evaluate(path, final=True).accuracy.top1, last["ratios"]
 
 
 def main() -> None:

@@ -68,7 +68,42 @@ def step_sentences() -> list[tuple[str, str]]:
     ]
 
 
+def train_sentences() -> list[tuple[str, str]]:
+    folder = "results/train/cifar10-resnet20-double-irnet"
+    records = [json.loads((ROOT / folder / f"seed-{seed}.json").read_text()) for seed in (0, 1)]
+    for record in records:
+        assert (record["settings"]["epochs"], record["settings"]["weight"]) == (400, 0)
+        assert [(r["split"], r["images"]) for r in record["readings"]] == [("test", 10_000)]  # read once
+    pair = "{:.2f} and {:.2f}".format(*(record["readings"][0]["top1"] for record in records))
+    trained = "{:.1f} and {:.1f} %".format(*(record["figures"]["last"]["train"] for record in records))
+    ratios = " ".join(f"{r:.2f}".removeprefix("0") for r in records[0]["figures"]["last"]["ratios"])
+    return [
+        ("README.md", f"λ = 0) after its published 400 epochs: {pair} % of the CIFAR-10 test images, last epoch"),
+        ("docs/LOG.md", f"IR-Net, λ = 0, 400 epochs: {pair} %"),
+        ("docs/LOG.md", f"Training accuracy at the end (with crop and flip) {trained}."),
+        ("docs/LOG.md", f"side by side, {records[0]['figures']['seconds']:.0f} s on an H200"),
+        ("docs/LOG.md", f"without retention, seed 0: {ratios}."),
+        ("docs/claims.md", f"Two first runs here (last epoch, bfloat16) reached {pair}"),
+        ("lcrbnn/recipes/cifar10-resnet20-double-irnet.toml", f"Here: {pair} % (last epoch"),
+    ]
+
+
+def speed_sentence() -> tuple[str, str]:
+    alone, four = (figures(f"fast-step-h200-{name}")["images_per_second"] / 1000 for name in ("alone", "four"))
+    return "docs/LOG.md", f"{alone:.0f} k alone, {four:.0f} k for four"
+
+
+def kill_sentences() -> list[tuple[str, str]]:
+    found = json.loads((ROOT / "results" / "kill" / "cpu.json").read_text())["figures"]
+    assert found["different"] == []
+    assert (len(found["kills"]) >= 20, found["inside"] >= 5) == (True, True)
+    return [("docs/LOG.md", f"{len(found['kills'])} kills, {found['inside']} of them inside a save")]
+
+
 QUOTED = [
+    *train_sentences(),
+    speed_sentence(),
+    *kill_sentences(),
     *(("docs/method.md", row) for row in power_iteration_rows()),
     *(("docs/LOG.md", row) for row in digits_rows()),
     *step_sentences(),

@@ -256,7 +256,7 @@ def test_while_a_process_writes_a_run_another_is_refused_until_the_first_is_kill
 
 
 def test_a_lock_holds_against_other_processes_and_ends_with_its_block(folder: RunFolder) -> None:
-    with pytest.raises(ZeroDivisionError), folder.locked():  # noqa: PT012 - the error must leave the block
+    with pytest.raises(ZeroDivisionError), folder.locked():  # noqa: PT012  # the error must leave the block
         with other_process(folder.path) as (_, said):
             assert said == busy(folder.path) + "\n"
         raise ZeroDivisionError

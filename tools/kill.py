@@ -114,7 +114,7 @@ def main() -> int:
                 print("the run ended before all kills fell: it needs more epochs", file=sys.stderr)
                 return 1
             before = newest_checkpoint(broken)
-            after = moments.uniform(1.0, 1.0 + max(0.1 * whole, 2.0))
+            after = moments.uniform(1.0, 1.0 + max(0.06 * whole, 2.0))
             process = start(broken, settings)
             time.sleep(after)
             process.kill()

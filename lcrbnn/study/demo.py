@@ -87,7 +87,7 @@ def _read(path: Path) -> Run:
     """The figures of a finished run; the test images are read once, and the record keeps what they gave."""
     folder = RunFolder(path)
     readings = read_record(folder.record).get("readings", [])
-    test = readings[-1]["top1"] if readings else evaluate(path, final=True)[0].top1
+    test = readings[-1]["top1"] if readings else evaluate(path, final=True).accuracy.top1
     return Run(folder.read_log(), test)
 
 

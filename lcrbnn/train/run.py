@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -228,11 +228,15 @@ def runs_in(path: Path) -> list[Path]:
     return sorted(seeds, key=lambda p: int(p.name.removeprefix("seed-")))
 
 
-def evaluate(path: Path, options: Options | None = None, *, final: bool = False) -> tuple[Accuracy, int]:
-    """Read a run's network on its validation split; with `final` on the test split, which is noted in the record.
+class Reading(NamedTuple):
+    """What a network got right, and how many readings of the test split its record now holds (0 if it was not read)."""
 
-    Returns the accuracy and how many such readings the record now holds.
-    """
+    accuracy: Accuracy
+    readings: int
+
+
+def evaluate(path: Path, options: Options | None = None, *, final: bool = False) -> Reading:
+    """Read a run's network on its validation split; with `final` on the test split, which is noted in the record."""
     options = options or Options()
     folder = RunFolder(path)
     device = find_device(options.device)
@@ -249,11 +253,11 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
                 "validation; --final reads the test split"
             )
         with numerics(spec):
-            return accuracy(model.to(device), spec, Batches(held, row, device)), 0
+            return Reading(accuracy(model.to(device), spec, Batches(held, row, device)), 0)
     with folder.locked(), numerics(spec):
         stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
         if stored != digest:
             raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
         read = accuracy(model.to(device), spec, Batches(images.test, row, device))
         noted = {"split": "test", **read._asdict(), "checkpoint_sha256": digest, "device": device.type}
-        return read, note_reading(folder.record, noted)
+        return Reading(read, note_reading(folder.record, noted))

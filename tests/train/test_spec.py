@@ -87,7 +87,7 @@ def test_the_defaults_are_valid_and_among_their_choices() -> None:
 
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        Spec().lr = 1.0  # type: ignore[misc]
+        Spec().lr = 1.0
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -173,11 +173,9 @@ def test_an_unknown_setting_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", ["epochs", "lr", "seed"])
-def test_a_number_beyond_all_bounds_is_refused_or_taken(name: str) -> None:
-    try:
+def test_a_number_beyond_all_bounds_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"^{name} must be "):
         Spec().but(**{name: 10**400})
-    except InputError as error:
-        assert name in str(error)  # noqa: PT017 - taking it is right too
 
 
 def test_a_setting_called_self_is_as_unknown_as_any() -> None:
