@@ -85,6 +85,7 @@ class Loop:
         self.made = f"{type(step).__name__} on {where}"
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
+        self._valid: float | None = None
 
     def march(self, stop: StopRequest) -> Iterator[None]:
         """Go on to the end, a step at a time; on a GPU a step is only ordered, so several runs can be side by side."""
@@ -147,6 +148,7 @@ class Loop:
     def _close(self, stop: StopRequest) -> None:
         """Read the validation images, write the line, save."""
         line = self._line(stop)
+        self._valid = line["valid"]
         self._append(line)
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
         self.step.sums.zero_()
@@ -187,7 +189,9 @@ class Loop:
     def _note(self) -> str:
         means = self._means()
         lip = f"  L_Lip {means['lip']:.4f}" if self.spec.weight > 0 else ""
-        return f"epoch {self.place.epoch + 1}  loss {means['loss']:.4f}{lip}  train {100 * means['correct']:.1f} %"
+        valid = "" if self._valid is None else f"  valid {self._valid:.1f} %"  # of the epoch before
+        train = f"train {100 * means['correct']:.1f} %{valid}"
+        return f"{self.label}epoch {self.place.epoch + 1}  loss {means['loss']:.4f}{lip}  {train}"
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
