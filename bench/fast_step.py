@@ -40,7 +40,7 @@ def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> di
         for seed in range(seeds):
             parts = build(spec.but(seed=seed), device, fused=kind == "fast" and device.type == "cuda")
             step = (FastStep if kind == "fast" else EagerStep)(spec, parts, batches)
-            step.begin(0, 0)
+            step.begin(0, 0, spec.weight)
             step.take()
             step.check()
             steps.append(step)
@@ -64,7 +64,7 @@ def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> di
 
 def _epoch(steps: list[Any], epoch: int) -> None:
     for step in steps:
-        step.begin(epoch, 0)
+        step.begin(epoch, 0, step.spec.weight)
     for _ in range(steps[0].steps):
         for step in steps:
             step.take()
@@ -75,7 +75,7 @@ def _epoch(steps: list[Any], epoch: int) -> None:
 def _profile(step: Any) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
-    step.begin(0, 0)
+    step.begin(0, 0, step.spec.weight)
     step.check()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(5):

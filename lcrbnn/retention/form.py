@@ -42,6 +42,7 @@ class Form:
     reference: str = "latent"
     maps: str = "binary"
     spans: str = "blocks"
+    last: int = 0  # only the last so many matrices; 0 for all
     start: str = "heaviest"
     iterations: int = 5
     root: bool = False  # the square root of the top eigenvalue, a spectral norm proper, instead of the eigenvalue
@@ -59,6 +60,7 @@ class Form:
         for field in ("root", "scale"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(f"{field} is True or False; got {getattr(self, field)!r}")
+        number(self.last, "last", low=0, whole=True)
         number(self.iterations, "iterations", low=1, whole=True)
         number(self.beta, "beta", low=1)
         number(self.weight, "weight (lambda)", low=0)

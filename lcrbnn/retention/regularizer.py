@@ -64,7 +64,7 @@ class Retention(nn.Module):
         self.form = (form if isinstance(form, Form) else choose(PRESETS, form, "preset of the retention loss")).but(
             **changes
         )
-        self.spans = _spans(model, self.form, blocks, layers)
+        self.spans = _spans(model, self.form, blocks, layers)[-self.form.last :]
         check_points(model, _points(self.spans))
         self.ratios: Tensor | None = None
         self.lip: Tensor | None = None

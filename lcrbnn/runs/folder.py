@@ -20,7 +20,20 @@ DAMAGED = ".damaged"
 
 
 # What a line of the log holds.
-COLUMNS = ("epoch", "steps", "lr", "weight", "loss", "lip", "train", "valid", "valid_loss", "ratios", "seconds")
+COLUMNS = (
+    "epoch",
+    "steps",
+    "lr",
+    "weight",
+    "loss",
+    "lip",
+    "train",
+    "valid",
+    "valid_loss",
+    "ratios",
+    "share",
+    "seconds",
+)
 
 
 class RunFolder:

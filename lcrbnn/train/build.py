@@ -55,7 +55,9 @@ def chosen_form(spec: Spec) -> Form:
     changes = option_values(spec.form_options, "form_options")
     if "weight" in changes:
         raise InputError("form_options do not hold the weight: lambda is a setting of its own, weight")
-    return choose(PRESETS, spec.form, "preset of the retention loss").but(weight=spec.weight, **changes)
+    return choose(PRESETS, spec.form, "preset of the retention loss").but(
+        weight=1.0 if spec.share > 0 else spec.weight, **changes
+    )
 
 
 def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention | None:
@@ -64,7 +66,7 @@ def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention
     if teacher is not None and spec.distill == 0 and not (active and form.reference == "teacher"):
         raise InputError("a teacher is given and nothing uses it: say distill, or form_options reference=teacher")
     if form.weight > 0 and spec.method == REAL:
-        raise InputError("a full-precision network has nothing to retain: weight goes with a binarisation method")
+        raise InputError("a full-precision network has nothing to retain: weight and share go with a method")
     if not active:  # a run without retention has nothing of it, whatever its form could not do
         return None
     return Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)

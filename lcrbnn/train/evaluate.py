@@ -1,4 +1,4 @@
-"""Reading a trained network: accuracy on a split, and how far its retention ratios are from 1."""
+"""Reading a network: accuracy on a split, its retention ratios, and what retention weighs in its gradient."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.models import Network
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batches
-from lcrbnn.train.build import REAL, chosen_form
-from lcrbnn.train.objective import arithmetic
+from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.build import REAL, Parts, chosen_form
+from lcrbnn.train.objective import arithmetic, task_loss
 from lcrbnn.train.spec import Spec
 
 TOP5_FROM = 50  # classes from which on the five best answers are counted too
@@ -49,25 +50,58 @@ def accuracy(model: Network, spec: Spec, batches: Batches, between: Callable[[],
     return Accuracy(100 * first / n, 100 * fifth / n if five else None, loss_sum / n, n)
 
 
-@torch.no_grad()
-def ratios(model: Network, teacher: Network | None, spec: Spec, batches: Batches) -> list[float] | None:
-    """sigma_B / sigma_F of each matrix of the spec's form on the first images of a split, leaving no trace.
+class Look(NamedTuple):
+    """sigma_B / sigma_F of each matrix; the length of retention's gradient, at lambda 1, over that of the task's."""
 
-    None where the form cannot be measured: a real network, a reference that is not there.
+    ratios: list[float] | None
+    share: float | None
+
+
+def look(spec: Spec, parts: Parts, batches: Batches) -> Look:
+    """Measure the spec's form on the first images of a split, as in a training step that leaves no trace.
+
+    Ratios are None where the form cannot be measured: a real network, a reference that is not there. The share is None
+    where retention does not take part.
     """
-    if spec.method == REAL:
-        return None
-    form = chosen_form(spec).but(weight=1.0, quantization=0.0, scale=False)
     batch = next(batches.plain(min(spec.batch, len(batches))))
+    with frozen_statistics(parts.model):
+        return _share(spec, parts, batch) if spec.retains else _ratios(spec, parts, batch)
+
+
+@torch.no_grad()
+def _ratios(spec: Spec, parts: Parts, batch: Batch) -> Look:
+    if spec.method == REAL:
+        return Look(None, None)
+    form = chosen_form(spec).but(weight=1.0, quantization=0.0, scale=False)
+    teacher = parts.teacher if form.reference == "teacher" else None
     try:
-        watch = Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)
+        watch = Retention(parts.model, form, teacher=teacher, seed=spec.seed)
     except InputError:
-        return None
+        return Look(None, None)
     try:
-        with frozen_statistics(model), arithmetic(spec, batch.images.device):
-            model(batch.images)
+        with arithmetic(spec, batch.images.device):
+            parts.model(batch.images)
             watch.loss()
     finally:
         watch.close()
-    assert watch.ratios is not None
-    return [round(r, 6) for r in watch.ratios.tolist()]
+    return Look(_rounded(watch), None)
+
+
+def _share(spec: Spec, parts: Parts, batch: Batch) -> Look:
+    assert parts.retention is not None
+    with arithmetic(spec, batch.images.device):
+        logits = parts.model(batch.images)
+        task = task_loss(spec, parts, batch.images, batch.labels, logits)
+        kept = parts.retention.loss(1.0)
+    weights = list(parts.model.parameters())
+
+    def length(loss: Tensor, keep: bool) -> float:
+        gradients = torch.autograd.grad(loss, weights, retain_graph=keep, allow_unused=True)
+        return torch.nn.utils.get_total_norm([g for g in gradients if g is not None]).item()
+
+    return Look(_rounded(parts.retention), length(kept, True) / max(length(task, False), 1e-30))
+
+
+def _rounded(retention: Retention) -> list[float]:
+    assert retention.ratios is not None
+    return [round(r, 6) for r in retention.ratios.tolist()]

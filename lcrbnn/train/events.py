@@ -13,7 +13,16 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-CURVES = ("loss", "lip", "train", "valid", "valid_loss", "lr", "weight")  # of a log line; ratios get a curve each
+CURVES = (
+    "loss",
+    "lip",
+    "train",
+    "valid",
+    "valid_loss",
+    "lr",
+    "weight",
+    "share",
+)  # of a log line; ratios get a curve each
 
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
 

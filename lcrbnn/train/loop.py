@@ -19,9 +19,9 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
-from lcrbnn.train.evaluate import accuracy, ratios
+from lcrbnn.train.evaluate import Look, accuracy, look
 from lcrbnn.train.objective import SUMS
-from lcrbnn.train.schedule import learning_rate, retention_weight
+from lcrbnn.train.schedule import learning_rate, looked_at, retention_weight
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
@@ -40,8 +40,8 @@ class Stepper(Protocol):
 
     sums: torch.Tensor
 
-    def begin(self, epoch: int, first: int) -> None:
-        """Be ready for the steps of an epoch from the first on."""
+    def begin(self, epoch: int, first: int, full: float) -> None:
+        """Be ready for the steps of an epoch from the first on, with this lambda, but for the ramp."""
 
     def take(self) -> None:
         """One step."""
@@ -79,6 +79,7 @@ class Loop:
         self.steps = train.steps(spec.batch, spec.drop_last)
         self.progress: Progress  # given by whoever lets it run
         self.place = Place()
+        self.full = spec.weight  # lambda, but for the ramp
         self.seconds = 0.0  # spent on this epoch before it was interrupted
         device = train.labels.device
         where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
@@ -115,7 +116,10 @@ class Loop:
         if step == 0:
             start_epoch(self.parts.model)
         self.parts.model.train()
-        self.step.begin(epoch, step)
+        if step == 0 and self.spec.share > 0 and looked_at(self.spec, epoch):
+            share = look(self.spec, self.parts, self.train).share
+            self.full = self.spec.share / max(share or 0.0, 1e-30)
+        self.step.begin(epoch, step, self.full)
 
     def _one(self) -> None:
         self._checked(self.step.take)
@@ -166,19 +170,21 @@ class Loop:
         spec, place = self.spec, self.place
         means = self._means()
         read = None if self.valid is None else accuracy(self.parts.model, spec, self.valid, stop.check)
-        looked = ratios(self.parts.model, self.parts.teacher, spec, self.train)
+        seen = look(spec, self.parts, self.train) if looked_at(spec, place.epoch) else Look(None, None)
+        weight = retention_weight(spec, self.full, place.epoch, self.steps - 1, self.steps)
         now = time.monotonic()
         return {
             "epoch": place.epoch + 1,
             "steps": (place.epoch + 1) * self.steps,
             "lr": learning_rate(spec, place.epoch, self.steps - 1, self.steps),
-            "weight": retention_weight(spec, place.epoch, self.steps - 1, self.steps),
+            "weight": weight,
             "loss": means["loss"],
-            "lip": means["lip"] if spec.weight > 0 else None,
+            "lip": means["lip"] if spec.retains else None,
             "train": 100 * means["correct"],
             "valid": None if read is None else read.top1,
             "valid_loss": None if read is None else read.loss,
-            "ratios": looked,
+            "ratios": seen.ratios,
+            "share": None if seen.share is None else seen.share * weight,
             "seconds": round(self.seconds + now - self._clock, 3),
         }
 
@@ -188,7 +194,7 @@ class Loop:
 
     def _note(self) -> str:
         means = self._means()
-        lip = f"  L_Lip {means['lip']:.4f}" if self.spec.weight > 0 else ""
+        lip = f"  L_Lip {means['lip']:.4f}" if self.spec.retains else ""
         valid = "" if self._valid is None else f"  valid {self._valid:.1f} %"  # of the epoch before
         train = f"train {100 * means['correct']:.1f} %{valid}"
         return f"{self.label}epoch {self.place.epoch + 1}  loss {means['loss']:.4f}{lip}  {train}"
@@ -208,6 +214,7 @@ class Loop:
             "spec": self.spec.digest(),
             "teacher": self.parts.teacher_digest,
             "made": self.made,
+            "weight": self.full,
             "epoch": self.place.epoch,
             "step": self.place.step,
             "seconds": round(self.seconds + time.monotonic() - self._clock, 3) if self.place.step else 0.0,
@@ -244,6 +251,7 @@ class Loop:
         self.step.sums.copy_(torch.from_numpy(checkpoint.arrays["sums"].copy()))
         self.place = Place(facts["epoch"], facts["step"])
         self.seconds = facts["seconds"]
+        self.full = facts["weight"]
         self._kept_place = replace(self.place)
 
     def _arrays(self) -> dict[str, Any]:

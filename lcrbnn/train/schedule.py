@@ -33,7 +33,12 @@ FALLS: dict[str, Callable[[Spec, float], float]] = {
 }
 
 
-def retention_weight(spec: Spec, epoch: int, step: int, steps: int) -> float:
-    """Lambda of a step: it rises in a straight line over the first `ramp` epochs."""
+def retention_weight(spec: Spec, full: float, epoch: int, step: int, steps: int) -> float:
+    """Lambda of a step: it rises to its full size in a straight line over the first `ramp` epochs."""
     at = epoch + step / steps
-    return spec.weight * min(1.0, at / spec.ramp) if spec.ramp > 0 else spec.weight
+    return full * min(1.0, at / spec.ramp) if spec.ramp > 0 else full
+
+
+def looked_at(spec: Spec, epoch: int) -> bool:
+    """Whether ratios and gradients are looked at in this epoch: about a hundred times a run, and in the last one."""
+    return epoch % max(1, spec.epochs // 100) == 0 or epoch == spec.epochs - 1

@@ -72,6 +72,7 @@ class Spec:
     method_options: tuple[str, ...] = _list("options of the method, such as t_min=0.1")
     norm_start: float = _real(1.0, "gamma of the 2-d batch norms at the start (RBNN: 1e-8)")
     weight: float = _real(0.0, "lambda of the retention loss; 0 leaves it out")
+    share: float = _real(0.0, "instead of weight: lambda such that retention's gradient is this share of the task's")
     form: str = _text("default", "form of the retention loss: default, paper, official")
     form_options: tuple[str, ...] = _list("changes of the form, such as matrix=batch beta=1")
     ramp: float = _real(0.0, "epochs over which lambda rises from 0 in a straight line")
@@ -107,6 +108,8 @@ class Spec:
             raise InputError("schedule 'step' needs milestones, the epochs at which the learning rate falls")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise InputError(f"milestones must rise; got {', '.join(f'{m:g}' for m in self.milestones)}")
+        if self.share > 0 and self.weight > 0:
+            raise InputError("say weight, a fixed lambda, or share, which sets lambda; not both")
         if self.distill > 0 and not self.teacher:
             raise InputError("distill needs a teacher, the folder of a finished run")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
@@ -125,6 +128,11 @@ class Spec:
             for name, v in changes.items()
         }
         return replace(self, **fitting)
+
+    @property
+    def retains(self) -> bool:
+        """Whether the retention loss takes part."""
+        return self.weight > 0 or self.share > 0
 
     def stored(self) -> dict[str, Any]:
         """The spec as JSON values, with the version of this list of fields."""

@@ -37,18 +37,19 @@ class EagerStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
         self._batches: Iterator[Batch] = iter(())
         self._epoch = self._step = 0
+        self._full = 0.0
 
-    def begin(self, epoch: int, first: int) -> None:
-        """Be ready for the steps of an epoch from the first on."""
+    def begin(self, epoch: int, first: int, full: float) -> None:
+        """Be ready for the steps of an epoch from the first on, with this lambda, but for the ramp."""
         spec = self.spec
-        self._epoch, self._step = epoch, first
+        self._epoch, self._step, self._full = epoch, first, full
         self._batches = self.train.epoch(spec.seed, epoch, spec.batch, spec.augment, first, self.steps)
 
     def take(self) -> None:
         """One step. Bad numbers are found before they reach the weights."""
         at = (self._epoch, self._step, self.steps)
         torch.manual_seed(derive(self.spec.seed, "step", self._epoch, self._step))
-        lr, weight = learning_rate(self.spec, *at), retention_weight(self.spec, *at)
+        lr, weight = learning_rate(self.spec, *at), retention_weight(self.spec, self._full, *at)
         self.sums += self.update(next(self._batches), lr, weight)
         self._step += 1
 

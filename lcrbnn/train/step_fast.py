@@ -55,6 +55,7 @@ class FastStep:
         self._lanes = torch.arange(min(spec.batch, count), device=device)
         self._graph: Any = None
         self._epoch = self._step = 0
+        self._full = 0.0
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
@@ -62,10 +63,10 @@ class FastStep:
         if self.captured:
             _to_channels_last(parts.model)
 
-    def begin(self, epoch: int, first: int) -> None:
+    def begin(self, epoch: int, first: int, full: float) -> None:
         """Fill the tables of an epoch; nothing has to be waited for until it ends."""
         spec, n = self.spec, len(self.train)
-        self._epoch, self._step = epoch, first
+        self._epoch, self._step, self._full = epoch, first, full
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
         with self._on_stream():
@@ -74,7 +75,7 @@ class FastStep:
                 table.copy_(drawn)
             places = [(epoch, step, self.steps) for step in range(self.steps)]
             self._rates.copy_(torch.tensor([learning_rate(spec, *at) for at in places]))
-            self._weights.copy_(torch.tensor([retention_weight(spec, *at) for at in places]))
+            self._weights.copy_(torch.tensor([retention_weight(spec, full, *at) for at in places]))
             self._count.fill_(first)
             if self._graph is None and first < self.whole:
                 self._prepare()
@@ -101,10 +102,10 @@ class FastStep:
     def _last(self) -> None:
         spec = self.spec
         self.check()  # bad numbers so far are not this batch's
-        self._eager.begin(self._epoch, self._step)
+        self._eager.begin(self._epoch, self._step, self._full)
         at = (self._epoch, self._step, self.steps)
         batch = next(self._eager._batches)
-        self.sums += self._eager.update(batch, learning_rate(spec, *at), retention_weight(spec, *at))
+        self.sums += self._eager.update(batch, learning_rate(spec, *at), retention_weight(spec, self._full, *at))
         self._use_lr_tensor()
 
     # -- the captured body -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lcrbnn.errors import InputError
 from lcrbnn.train.events import EventFile, masked_crc
 
-CURVES = ["loss", "lip", "train", "valid", "valid_loss", "lr", "weight"]
+CURVES = ["loss", "lip", "train", "valid", "valid_loss", "lr", "weight", "share"]
 
 
 def line(epoch: int, **changes: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def _forget_compiled_code() -> None:
 def steps(kind: type, spec: Spec, count: int, first: int = 0) -> tuple[Parts, Any]:
     parts = build(spec, CPU)
     step = kind(spec, parts, Batches(read_digits().train, DATASETS["digits"], CPU))
-    step.begin(0, first)
+    step.begin(0, first, spec.weight)
     for _ in range(count):
         step.take()
     step.check()

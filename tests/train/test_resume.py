@@ -108,9 +108,10 @@ def test_rbnn_turns_its_rotations_once_an_epoch_however_often_it_is_interrupted(
         {"optimizer": "adam", "lr": 1e-3},
         {"augment": "crop-flip", "schedule": "linear", "pace": "step", "warmup": 1.0},
         {"form": "default", "weight": 4.0, "ramp": 1.0, "precision": "bfloat16"},
+        {"share": 0.1, "form_options": ["last=1"]},
         {"images": "all", "method": "xnor", "label_smoothing": 0.1, "nesterov": True, "drop_last": True},
     ],
-    ids=["adam", "augmented", "retention", "all images"],
+    ids=["adam", "augmented", "retention", "share", "all images"],
 )
 def test_every_kind_of_state_survives(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SMALL.but(**changes)

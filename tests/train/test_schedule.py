@@ -120,7 +120,9 @@ def test_milestones_are_counted_from_the_start_of_training() -> None:
 # ---------------------------------------------------------------------------------------------------------------
 # Lambda.
 def weights(spec: Spec) -> list[float]:
-    return [retention_weight(spec, epoch, step, STEPS) for epoch in range(spec.epochs) for step in range(STEPS)]
+    return [
+        retention_weight(spec, spec.weight, epoch, step, STEPS) for epoch in range(spec.epochs) for step in range(STEPS)
+    ]
 
 
 @pytest.mark.parametrize("pace", ["epoch", "step"])

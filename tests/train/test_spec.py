@@ -32,6 +32,7 @@ CHANGES: dict[str, Any] = {
     "method_options": ("t_min=0.1",),
     "norm_start": 1e-8,
     "weight": 1e-3,
+    "share": 0.25,
     "form": "paper",
     "form_options": ("beta=1",),
     "ramp": 2.0,
@@ -222,6 +223,7 @@ def specs(draw: st.DrawFn) -> Spec:
     values["teacher"] = values["teacher"] or ("t" if values["distill"] else "")
     values["nesterov"] &= values["optimizer"] == "sgd" and values["momentum"] > 0
     values["momentum"] = min(values["momentum"], 0.999) if values["optimizer"] == "adam" else values["momentum"]
+    values["share"] = 0.0 if values["weight"] else values["share"]
     for name in ("warmup", "ramp"):
         values[name] = min(values[name], float(values["epochs"]))
     return Spec(**values)

@@ -17,10 +17,12 @@ from lcrbnn.data import DATASETS, Images
 from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import InputError
 from lcrbnn.layers import binary_layers
+from lcrbnn.methods.annealing import temperature
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import build, build_network
 from lcrbnn.train.objective import task_loss
+from lcrbnn.train.schedule import looked_at
 from lcrbnn.train.step_eager import EagerStep
 from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
 
@@ -242,3 +244,53 @@ def test_the_quantisation_loss_alone_trains_and_logs_no_retention(tmp_path: Path
     assert log(tmp_path / "run")[0]["lip"] is None
     small_run(tmp_path / "none", SMALL.but(epochs=1))
     assert log(tmp_path / "run")[0]["loss"] > log(tmp_path / "none")[0]["loss"]
+
+
+def test_methods_hear_how_far_training_is(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    t, k = temperature(1 / 2, 1e-3, 1e1)  # the second of two epochs
+    kept = arrays(tmp_path / "run")
+    assert kept["model/layer1.0.conv1.weight_binarizer.annealing.t"] == pytest.approx(t)
+    assert kept["model/layer1.0.conv1.input_binarizer.annealing.k"] == pytest.approx(k)
+
+
+def test_the_share_of_retention_in_the_gradient_is_that_of_two_backward_passes(tmp_path: Path) -> None:
+    spec = SMALL.but(weight=3.0, lr=0.0, epochs=1)
+    small_run(tmp_path / "run", spec)
+    parts = build(spec, CPU)
+    split, _ = read_digits().divided(297)
+    batch = next(Batches(split, DATASETS["digits"], CPU).plain(300))
+
+    def length(with_task: bool, with_retention: bool) -> float:
+        parts.model.zero_grad()
+        loss = F.cross_entropy(parts.model(batch.images), batch.labels)
+        kept = parts.retention.loss()
+        (loss * with_task + kept * with_retention).backward()
+        return torch.cat([p.grad.flatten() for p in parts.model.parameters()]).norm().item()
+
+    expected = length(False, True) / length(True, False)
+    assert log(tmp_path / "run")[0]["share"] == pytest.approx(expected, rel=1e-4)
+    small_run(tmp_path / "none", SMALL.but(epochs=1))
+    assert log(tmp_path / "none")[0]["share"] is None
+
+
+def test_a_share_sets_lambda(tmp_path: Path) -> None:
+    """At learning rate 0 nothing moves, so what was asked for is exactly what is measured at the end of the epoch."""
+    small_run(tmp_path / "run", SMALL.but(share=0.2, lr=0.0, epochs=1, weight_decay=0.0))
+    line = log(tmp_path / "run")[0]
+    assert line["share"] == pytest.approx(0.2, rel=1e-4)
+    assert line["weight"] > 0
+    assert line["lip"] > 0
+    with pytest.raises(InputError, match="say weight, a fixed lambda, or share"):
+        SMALL.but(share=0.2, weight=1.0)
+
+
+def test_a_run_is_looked_at_a_hundred_times_and_at_its_end() -> None:
+    assert all(looked_at(Spec(epochs=15), epoch) for epoch in range(15))
+    seen = [epoch for epoch in range(400) if looked_at(Spec(epochs=400), epoch)]
+    assert seen == [*range(0, 400, 4), 399]
+
+
+def test_only_the_last_blocks_are_retained_if_the_form_says_so(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", SMALL.but(weight=1.0, form_options=("last=2",), epochs=1))
+    assert len(log(tmp_path / "run")[0]["ratios"]) == 2
