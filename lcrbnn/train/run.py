@@ -72,10 +72,12 @@ def train_together(
     *,
     resume: bool = False,
     progress: MakeProgress | None = None,
+    finished: Callable[[Path], None] = lambda path: None,
 ) -> None:
     """Train several runs side by side: on a GPU, where one small network leaves most of the device idle.
 
-    They share data, precision and determinism; otherwise as `train`.
+    They share data, precision and determinism; `finished` hears of each the moment its record is there; otherwise as
+    `train`.
     """
     options = options or Options()
     number(options.save_seconds, "save_seconds", low=0)
@@ -107,7 +109,12 @@ def train_together(
             loop.label = f"seed {loop.spec.seed}  " if len(loops) > 1 else ""
         for notice in notices:
             bar.say(notice)
-        run_together(loops, lambda loop: write_record(loop.folder.record, "train", loop.spec.stored(), _figures(loop)))
+
+        def end(loop: Loop) -> None:
+            write_record(loop.folder.record, "train", loop.spec.stored(), _figures(loop))
+            finished(loop.folder.path)
+
+        run_together(loops, end)
 
 
 def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:

@@ -1,0 +1,152 @@
+"""A study: arms that differ in a few settings, trained with the same seeds, and what they show against a control."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lcrbnn.errors import InputError, refuse_unknown
+from lcrbnn.runs.record import read_record
+from lcrbnn.study.paired import paired
+from lcrbnn.train import Spec
+from lcrbnn.train.recipes import find_recipe
+from lcrbnn.train.run import Options, train_together
+
+KEYS = ("recipe", "seeds", "control", "settings", "arms")
+
+
+class Job(NamedTuple):
+    """One run of a study."""
+
+    arm: str
+    seed: int
+    spec: Spec
+
+    @property
+    def place(self) -> str:
+        """Its folder under that of the study."""
+        return f"{self.arm}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arms in the order in which they are run, seed by seed, so that pairs are complete early."""
+
+    name: str
+    about: str  # the comment lines at its top
+    seeds: tuple[int, ...]
+    control: str
+    arms: dict[str, Spec]
+
+    def jobs(self) -> list[Job]:
+        """Every run, in order."""
+        return [Job(arm, seed, spec.but(seed=seed)) for seed in self.seeds for arm, spec in self.arms.items()]
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a TOML file: recipe, seeds, control, [settings] for all arms, [arms.NAME] for each."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        given: dict[str, Any] = tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"the plan {path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"the plan {path} is no TOML: {error}") from None
+    try:
+        return _plan(path.stem, text, given)
+    except InputError as error:
+        raise InputError(f"the plan {path}: {error}") from None
+
+
+def _plan(name: str, text: str, given: dict[str, Any]) -> Plan:
+    refuse_unknown(given, KEYS, "part of a plan")
+    for key in KEYS:
+        if key not in given:
+            raise InputError(f"it lacks {key}")
+    seeds, arms, settings = given["seeds"], given["arms"], given["settings"]
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise InputError(f"seeds are a list of whole numbers; got {seeds!r}")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds name a seed twice; got {seeds!r}")
+    if not isinstance(arms, dict) or not isinstance(settings, dict) or not isinstance(given["recipe"], str):
+        raise InputError("recipe is a name, settings and arms are tables")
+    base = find_recipe(given["recipe"]).spec.but(**settings)
+    made = {}
+    for arm, changes in arms.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", arm) or not isinstance(changes, dict):
+            raise InputError(f"an arm is a table with a name of small letters, digits, dots and dashes; got {arm!r}")
+        if "seed" in changes or "seed" in settings:
+            raise InputError("seeds are the plan's, not an arm's")
+        try:
+            made[arm] = base.but(**changes)
+        except InputError as error:
+            raise InputError(f"arm {arm}: {error}") from None
+    if given["control"] not in made:
+        raise InputError(f"the control {given['control']!r} is none of its arms: {', '.join(made)}")
+    about = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    return Plan(name, " ".join(about), tuple(seeds), given["control"], made)
+
+
+def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int) -> None:
+    """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
+
+    def keep(path: Path) -> None:
+        target = records / path.relative_to(folder).with_suffix(".json")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((path / "record.json").read_bytes())
+
+    todo = [job for job in plan.jobs() if not (folder / job.place / "record.json").exists()]
+    for group in _groups(todo, width):
+        train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep)
+    for job in plan.jobs():  # also those that another process finished
+        if not (records / f"{job.place}.json").exists():
+            keep(folder / job.place)
+
+
+def _groups(jobs: list[Job], width: int) -> Iterator[list[Job]]:
+    for start in range(0, len(jobs), width):
+        yield jobs[start : start + width]
+
+
+def table(plan: Plan, records: Path) -> str:
+    """A line an arm, from the records that are there: accuracy, paired difference, share of the gradient, ratios."""
+    found: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in plan.arms}
+    for job in plan.jobs():
+        path = records / f"{job.place}.json"
+        if path.exists():
+            found[job.arm][job.seed] = read_record(path)
+    width = max(map(len, plan.arms))
+    against = f"difference to {plan.control}, 95 %"
+    lines = [f"{'arm':<{width}}  runs  {'valid %':<14}  {against:<30}  visible  share   |ratio - 1|"]
+    for arm, runs in found.items():
+        lines.append(f"{arm:<{width}}  {_row(runs, found[plan.control], arm == plan.control)}")
+    return "\n".join(lines)
+
+
+def _row(runs: dict[int, dict[str, Any]], control: dict[int, dict[str, Any]], is_control: bool) -> str:
+    if not runs:
+        return "not run"
+    last = {seed: record["figures"]["last"] for seed, record in runs.items()}
+    values = [line["valid"] for line in last.values() if line["valid"] is not None]
+    shown = _mean(values, 2)
+    pairs = [seed for seed in runs if seed in control] if not is_control else []
+    difference = visible = ""
+    if len(pairs) > 1 and values:
+        theirs, ours = ([side[s]["figures"]["last"]["valid"] for s in pairs] for side in (control, runs))
+        found = paired(theirs, ours)
+        difference, visible = str(found) + (" *" if found.decided else ""), f"{found.visible:.2f}"
+    share = _mean([line["share"] for line in last.values() if line.get("share") is not None], 3)
+    gap = _mean([statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last.values() if line["ratios"]], 3)
+    return f"{len(runs):>4}  {shown:<14}  {difference:<30}  {visible:<7}  {share.split(' ')[0]:<6}  {gap}"
+
+
+def _mean(values: list[float], digits: int) -> str:
+    if not values:
+        return "-"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"

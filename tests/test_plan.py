@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lcrbnn.cli import main
+from lcrbnn.errors import InputError
+from lcrbnn.study.plan import Plan, read_plan, run_plan, table
+from lcrbnn.train.run import Options
+
+TEXT = """# Does it help?
+# Decides nothing.
+recipe = "digits"
+seeds = [0, 3]
+control = "none"
+[settings]
+epochs = 1
+batch = 300
+[arms.none]
+[arms.weight-1]
+weight = 1
+"""
+OPTIONS = Options(device="cpu")
+
+
+def plan_of(folder: Path, text: str = TEXT) -> Plan:
+    path = folder / "small.toml"
+    path.write_text(text)
+    return read_plan(path)
+
+
+def test_a_plan_is_its_arms_seed_by_seed(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert (plan.name, plan.about, plan.control) == ("small", "Does it help? Decides nothing.", "none")
+    assert [job.place for job in plan.jobs()] == [
+        "none/seed-0",
+        "weight-1/seed-0",
+        "none/seed-3",
+        "weight-1/seed-3",
+    ]
+    specs = {job.place: job.spec for job in plan.jobs()}
+    assert (specs["none/seed-3"].seed, specs["none/seed-3"].epochs, specs["none/seed-3"].weight) == (3, 1, 0)
+    assert specs["weight-1/seed-0"] == specs["none/seed-0"].but(weight=1.0)
+
+
+def test_a_study_runs_keeps_records_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_of(tmp_path)
+    words = ["study", str(tmp_path / "small.toml"), "--records", str(tmp_path / "records"), "--device", "cpu"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("not run") == 2
+    assert main([*words, "--run", str(tmp_path / "runs"), "--side-by-side", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    values = {}
+    for arm in ("none", "weight-1"):
+        for seed in (0, 3):
+            record = json.loads((tmp_path / "records" / arm / f"seed-{seed}.json").read_text())
+            assert record["settings"]["seed"] == seed
+            values[arm, seed] = record["figures"]["last"]["valid"]
+    assert lines[1].split()[:3] == ["none", "2", f"{(values['none', 0] + values['none', 3]) / 2:.2f}"]
+    difference = sum(values["weight-1", s] - values["none", s] for s in (0, 3)) / 2
+    assert f"{difference:+.2f} [" in lines[2]
+    assert " [" not in lines[1]
+
+
+def test_an_interrupted_study_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 2)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("record.json")}
+    assert len(before) == 4
+    lost = tmp_path / "runs" / "weight-1" / "seed-3" / "record.json"
+    lost.unlink()
+    (tmp_path / "records" / "none" / "seed-0.json").unlink()
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 2)
+    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("record.json")}
+    assert [p for p in before if before[p] != after[p]] == [lost]
+    assert len(list((tmp_path / "records").rglob("*.json"))) == 4
+
+
+def test_a_table_of_some_runs_says_which_are_missing(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 4)
+    for seed in (0, 3):
+        (tmp_path / "records" / "weight-1" / f"seed-{seed}.json").unlink()
+    (tmp_path / "records" / "none" / "seed-3.json").unlink()
+    lines = table(plan, tmp_path / "records").splitlines()
+    assert lines[1].split()[1] == "1"
+    assert "±" not in lines[1]
+    assert lines[2].split() == ["weight-1", "not", "run"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('recipe = "digits"\n', "", "it lacks recipe"),
+        ('"digits"', '"nope"', "no recipe is called 'nope'"),
+        ('"digits"', "3", "recipe is a name, settings and arms are tables"),
+        ("[0, 3]", "[]", "seeds are a list of whole numbers; got []"),
+        ("[0, 3]", "[0, true]", "seeds are a list of whole numbers; got [0, True]"),
+        ("[0, 3]", "[3, 3]", "seeds name a seed twice; got [3, 3]"),
+        ('control = "none"', 'control = "non"', "the control 'non' is none of its arms: none, weight-1"),
+        ("batch = 300", "batchs = 300", "no setting of a run is called 'batchs'"),
+        ("weight = 1", "weight = -1", "arm weight-1: weight must be a number of at least 0.0; got -1"),
+        ("weight = 1", "seed = 1", "seeds are the plan's, not an arm's"),
+        ("[arms.weight-1]", "[arms.Weight]", "an arm is a table with a name of small letters"),
+        ("[settings]", "[setings]", "no part of a plan is called 'setings'"),
+        ("[settings]", "[settings", "is no TOML"),
+    ],
+)
+def test_a_plan_that_is_wrong_is_refused_by_name(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    assert old in TEXT
+    with pytest.raises(InputError) as refusal:
+        plan_of(tmp_path, TEXT.replace(old, new))
+    assert str(refusal.value).startswith(f"the plan {tmp_path / 'small.toml'}")
+    assert sentence in str(refusal.value)
+
+
+def test_a_plan_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "no.toml"
+    assert main(["study", str(path)]) == 2
+    assert capsys.readouterr().err == f"lcrbnn: the plan {path} cannot be read: No such file or directory\n"
