@@ -124,6 +124,41 @@ def test_every_kind_of_state_survives(changes: dict[str, Any], tmp_path: Path, m
     assert_same(tmp_path / "straight", tmp_path / "run")
 
 
+def test_learned_factors_of_the_loss_survive_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run(tmp_path / "teacher", SMALL.but(method="real", epochs=1))
+    spec = SMALL.but(form="official", weight=1e4, teacher=str(tmp_path / "teacher"))
+    small_run(tmp_path / "straight", spec)
+    with monkeypatch.context() as broken:
+        crash_after(broken, 5)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", spec)
+    small_run(tmp_path / "run", spec, resume=True)
+    assert_same(tmp_path / "straight", tmp_path / "run")
+
+
+def test_a_folder_that_another_process_took_meanwhile_is_left_alone(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Building takes seconds; only what is seen under the lock counts."""
+    import shutil
+
+    from lcrbnn.train import run
+
+    whole = run._loops
+
+    def slow(*args: Any) -> list[Loop]:
+        shutil.copytree(straight, tmp_path / "run")
+        return whole(*args)
+
+    monkeypatch.setattr(run, "_loops", slow)
+    with pytest.raises(InputError, match=r"there is a run in .* already"):
+        small_run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    small_run(tmp_path / "run", resume=True)
+    before, after = ((p / "record.json").read_bytes() for p in (straight, tmp_path / "run"))
+    assert before == after
+
+
 def test_a_stop_during_validation_saves_and_the_epoch_is_closed_later(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
