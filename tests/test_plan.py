@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lcrbnn.cli import main
 from lcrbnn.errors import InputError
-from lcrbnn.study.plan import Plan, read_plan, run_plan, table
+from lcrbnn.study.plan import Part, Plan, read_plan, run_plan, table
+from lcrbnn.train.build import build
 from lcrbnn.train.run import Options
 
 TEXT = """# Does it help?
@@ -31,13 +33,13 @@ def plan_of(folder: Path, text: str = TEXT) -> Plan:
     return read_plan(path)
 
 
-def test_a_plan_is_its_arms_seed_by_seed(tmp_path: Path) -> None:
+def test_a_plan_is_its_arms_with_all_their_seeds(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert (plan.name, plan.about, plan.control) == ("small", "Does it help? Decides nothing.", "none")
     assert [job.place for job in plan.jobs()] == [
         "none/seed-0",
-        "weight-1/seed-0",
         "none/seed-3",
+        "weight-1/seed-0",
         "weight-1/seed-3",
     ]
     specs = {job.place: job.spec for job in plan.jobs()}
@@ -120,3 +122,26 @@ def test_a_plan_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest
     path = tmp_path / "no.toml"
     assert main(["study", str(path)]) == 2
     assert capsys.readouterr().err == f"lcrbnn: the plan {path} cannot be read: No such file or directory\n"
+
+
+def test_parts_are_every_arm_once(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT + "[arms.c]\nshare = 0.1\n")
+    parts = [[job.arm for job in plan.jobs(Part.of(f"{i}/2"))] for i in (1, 2)]
+    assert parts == [["none", "none", "c", "c"], ["weight-1", "weight-1"]]
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 2, Part.of("2/2"))
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["weight-1"]
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "a/b", "-1/2", "1/2/3"])
+def test_what_is_no_part(text: str) -> None:
+    with pytest.raises(InputError, match="a part is written number/total, such as 1/4; got"):
+        Part.of(text)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[1] / "studies").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_committed_plans_can_be_run(path: Path) -> None:
+    plan = read_plan(path)
+    assert len(plan.about) > 40
+    for spec in plan.arms.values():
+        if not spec.teacher:
+            build(spec, torch.device("cpu"))

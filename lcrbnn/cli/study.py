@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="a .toml file: recipe, seeds, control, settings, arms")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="train what is not finished, into this folder")
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="of the records (default: results/PLAN)")
+    parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
     add_options(parser)
@@ -21,14 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the plan if a folder is given; print the table of what is there."""
-    from lcrbnn.study.plan import read_plan, run_plan, table
+    from lcrbnn.study.plan import Part, read_plan, run_plan, table
     from lcrbnn.train.run import Options
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
+    part = Part.of(args.part)
     plan = read_plan(args.plan)
     records = Path("results") / plan.name if args.records is None else args.records
     if args.run is not None:
         options = Options(args.device, args.data_folder, step=args.step)
-        run_plan(plan, args.run, records, options, args.side_by_side)
+        run_plan(plan, args.run, records, options, args.side_by_side, part)
     print(table(plan, records))
     return 0

@@ -20,6 +20,24 @@ from lcrbnn.train.run import Options, train_together
 KEYS = ("recipe", "seeds", "control", "settings", "arms")
 
 
+class Part(NamedTuple):
+    """One of several processes that share a study: each takes every total-th arm."""
+
+    number: int
+    total: int
+
+    @classmethod
+    def of(cls, text: str) -> Part:
+        """Part(2, 4) from "2/4"."""
+        match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"a part is written number/total, such as 1/4; got {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+
+WHOLE = Part(1, 1)
+
+
 class Job(NamedTuple):
     """One run of a study."""
 
@@ -35,7 +53,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The arms in the order in which they are run, seed by seed, so that pairs are complete early."""
+    """The arms in the order in which they are run, all seeds of one before the next: they share a compiled step."""
 
     name: str
     about: str  # the comment lines at its top
@@ -43,9 +61,10 @@ class Plan:
     control: str
     arms: dict[str, Spec]
 
-    def jobs(self) -> list[Job]:
-        """Every run, in order."""
-        return [Job(arm, seed, spec.but(seed=seed)) for seed in self.seeds for arm, spec in self.arms.items()]
+    def jobs(self, part: Part = WHOLE) -> list[Job]:
+        """Every run of a part, in order."""
+        arms = list(self.arms.items())[part.number - 1 :: part.total]
+        return [Job(arm, seed, spec.but(seed=seed)) for arm, spec in arms for seed in self.seeds]
 
 
 def read_plan(path: Path) -> Plan:
@@ -92,7 +111,7 @@ def _plan(name: str, text: str, given: dict[str, Any]) -> Plan:
     return Plan(name, " ".join(about), tuple(seeds), given["control"], made)
 
 
-def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int) -> None:
+def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
     """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
 
     def keep(path: Path) -> None:
@@ -100,10 +119,10 @@ def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: i
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((path / "record.json").read_bytes())
 
-    todo = [job for job in plan.jobs() if not (folder / job.place / "record.json").exists()]
+    todo = [job for job in plan.jobs(part) if not (folder / job.place / "record.json").exists()]
     for group in _groups(todo, width):
         train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep)
-    for job in plan.jobs():  # also those that another process finished
+    for job in plan.jobs(part):  # also those whose record was lost
         if not (records / f"{job.place}.json").exists():
             keep(folder / job.place)
 

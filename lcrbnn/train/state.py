@@ -35,7 +35,10 @@ def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, st
 
 @torch.no_grad()
 def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Put arrays back into a module; if any name, shape or type differs, say which and change nothing."""
+    """Put arrays back into a module; if any is not finite, or its name, shape or type differs, change nothing."""
+    bad = first_bad(arrays)
+    if bad is not None:
+        raise InputError(f"{where} holds numbers that are not finite, in {bad!r}")
     mine = module.state_dict()
     theirs = {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
     differences = [

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import itertools
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import Spec
+from lcrbnn.train.loop import Loop
 from lcrbnn.train.run import Options, train
 
+ROOT = Path(__file__).parents[2]
 SMALL = Spec(epochs=2, batch=300)  # 4 steps an epoch, the last of 100 images
 OFTEN = Options(device="cpu", save_seconds=0.0)
 
@@ -42,3 +48,28 @@ def assert_same(one: Path, other: Path) -> None:
     mine, theirs = arrays(one), arrays(other)
     assert list(mine) == list(theirs)
     assert [n for n in mine if mine[n].tobytes() != theirs[n].tobytes()] == []
+
+
+class Crash(BaseException):
+    """Ends a run as a kill does: nothing of ours handles it."""
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    counter = itertools.count(1)
+    whole = Loop._one
+
+    def one(self: Loop) -> None:
+        whole(self)
+        if next(counter) == steps:
+            raise Crash
+
+    monkeypatch.setattr(Loop, "_one", one)
+
+
+def command(path: Path, *more: str) -> list[str]:
+    run = [sys.executable, "-m", "lcrbnn", "train", "digits", "--run", str(path), "--device", "cpu"]
+    return [*run, "--batch", "300", "--save-seconds", "0", *more]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -14,6 +14,7 @@ from lcrbnn.data import DATASETS, Split
 from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
+from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
@@ -52,6 +53,14 @@ def test_the_test_split_is_read_image_by_image_and_each_reading_noted(run: Path)
     assert [r["top1"] for r in readings] == [read.top1, read.top1]
     assert all(r["split"] == "test" and r["images"] == 500 and r["checkpoint_sha256"] == digest for r in readings)
     assert all(r["date"] for r in readings)
+
+
+def test_whoever_wants_to_stop_is_asked_after_each_batch(run: Path) -> None:
+    spec, model, _ = load_network(RunFolder(run))
+    asked: list[int] = []
+    batches = Batches(read_digits().train, DATASETS["digits"], CPU)  # 1,297 images: two batches
+    accuracy(model, spec, batches, lambda: asked.append(1))
+    assert len(asked) == 2
 
 
 class Ranked(nn.Module):
@@ -155,3 +164,19 @@ def test_a_final_reading_needs_its_record_and_the_checkpoint_that_it_is_of(run: 
     record.write_text(whole.replace(digest, "0" * 64))
     with pytest.raises(InputError, match="is not the one that its record is of"):
         evaluate(tmp_path / "run", OFTEN, final=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_checkpoint_with_bad_numbers_is_refused_however_right_its_checksums(
+    value: float, run: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    newest = RunFolder(tmp_path / "run").newest()
+    assert newest is not None
+    arrays, facts = read_checkpoint(newest)
+    arrays["model/stem.0.weight"] = np.full_like(arrays["model/stem.0.weight"], value)
+    write_checkpoint(newest, Checkpoint(arrays, facts))
+    with pytest.raises(InputError, match=r"holds numbers that are not finite, in 'model/stem\.0\.weight'"):
+        evaluate(tmp_path / "run", OFTEN)

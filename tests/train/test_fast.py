@@ -20,7 +20,7 @@ from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
-from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
+from tests.train.helpers import OFTEN, SMALL, Crash, arrays, crash_after, log, small_run
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
@@ -76,8 +76,6 @@ def test_an_epoch_with_its_incomplete_batch_follows_the_plain_one() -> None:
 
 
 def test_a_fast_run_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.train.test_resume import Crash, crash_after
-
     options = replace(OFTEN, step="fast")
     small_run(tmp_path / "straight", options=options)
     with monkeypatch.context() as broken:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,37 +13,21 @@ from typing import Any
 import pytest
 import torch
 
-from lcrbnn.errors import Failed, InputError, Stopped
+from lcrbnn.errors import InputError
 from lcrbnn.runs import files
 from lcrbnn.runs.folder import RunFolder
-from lcrbnn.train.loop import Loop
-from lcrbnn.train.run import train, train_together
-from tests.train.helpers import OFTEN, SMALL, assert_same, log, quiet, small_run
-
-ROOT = Path(__file__).parents[2]
-
-
-class Crash(BaseException):
-    """Ends a run as a kill does: nothing of ours handles it."""
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing disturbs."""
-    torch.set_num_threads(1)
-    return small_run(tmp_path_factory.mktemp("runs") / "straight")
-
-
-def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    counter = itertools.count(1)
-    whole = Loop._one
-
-    def one(self: Loop) -> None:
-        whole(self)
-        if next(counter) == steps:
-            raise Crash
-
-    monkeypatch.setattr(Loop, "_one", one)
+from lcrbnn.train.run import train
+from tests.train.helpers import (
+    OFTEN,
+    ROOT,
+    SMALL,
+    Crash,
+    assert_same,
+    crash_after,
+    environment,
+    log,
+    small_run,
+)
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -136,49 +119,6 @@ def test_learned_factors_of_the_loss_survive_too(tmp_path: Path, monkeypatch: py
     assert_same(tmp_path / "straight", tmp_path / "run")
 
 
-def test_a_folder_that_another_process_took_meanwhile_is_left_alone(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Building takes seconds; only what is seen under the lock counts."""
-    import shutil
-
-    from lcrbnn.train import run
-
-    whole = run._loops
-
-    def slow(*args: Any) -> list[Loop]:
-        shutil.copytree(straight, tmp_path / "run")
-        return whole(*args)
-
-    monkeypatch.setattr(run, "_loops", slow)
-    with pytest.raises(InputError, match=r"there is a run in .* already"):
-        small_run(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run")
-    small_run(tmp_path / "run", resume=True)
-    before, after = ((p / "record.json").read_bytes() for p in (straight, tmp_path / "run"))
-    assert before == after
-
-
-def test_a_stop_during_validation_saves_and_the_epoch_is_closed_later(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lcrbnn.train import loop
-
-    def stopped(*args: Any) -> None:
-        raise Stopped("asked", signal.SIGTERM)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(loop, "accuracy", stopped)
-        with pytest.raises(Stopped):
-            small_run(tmp_path / "run", options=replace(OFTEN, save_seconds=1000.0))
-    newest = RunFolder(tmp_path / "run").newest()
-    assert newest is not None
-    assert newest.name == "step-000000004.safetensors"
-    assert log(tmp_path / "run") == []
-    small_run(tmp_path / "run", resume=True)
-    assert_same(straight, tmp_path / "run")
-
-
 def test_a_finished_run_is_left_alone(straight: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in straight.rglob("*")}
     small_run(straight, resume=True)
@@ -247,45 +187,6 @@ def test_a_run_without_a_checkpoint_yet_is_made_again_and_says_so(
     assert_same(straight, tmp_path / "run")
 
 
-def test_a_signal_that_comes_too_late_for_one_run_keeps_the_next_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lcrbnn.train import run
-
-    whole = run.write_record
-
-    def write(*args: Any) -> None:
-        whole(*args)
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(run, "write_record", write)
-    with pytest.raises(Stopped, match="stopped by SIGTERM"):
-        small_run(tmp_path / "run")
-    assert (tmp_path / "run" / "record.json").exists()
-
-
-def test_stopping_several_runs_saves_each_that_can_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Loop.save
-
-    def save(self: Loop) -> None:
-        if self.folder.path.name == "a":
-            raise Failed("the disk of a is full")
-        whole(self)
-
-    def one(self: Loop) -> None:
-        step(self)
-        if self.folder.path.name == "b" and self.done == 2:
-            signal.raise_signal(signal.SIGTERM)
-
-    step = Loop._one
-    monkeypatch.setattr(Loop, "save", save)
-    monkeypatch.setattr(Loop, "_one", one)
-    jobs = {tmp_path / name: SMALL for name in "abc"}
-    with pytest.raises(Stopped, match="stopped by SIGTERM and saved; --resume goes on; the disk of a is full"):
-        train_together(jobs, replace(OFTEN, save_seconds=1000.0), progress=quiet)
-    assert [len(RunFolder(tmp_path / name).listed()) for name in "abc"] == [0, 1, 1]
-
-
 def test_a_run_goes_on_as_it_began_or_not_at_all(straight: Path) -> None:
     with pytest.raises(InputError, match="has batch 300 and now it is 100: a run goes on as it began"):
         small_run(straight, SMALL.but(batch=100), resume=True)
@@ -312,88 +213,9 @@ def test_another_number_of_threads_is_said(
     )
 
 
-def command(path: Path, *more: str) -> list[str]:
-    run = [sys.executable, "-m", "lcrbnn", "train", "digits", "--run", str(path), "--device", "cpu"]
-    return [*run, "--batch", "300", "--save-seconds", "0", *more]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    process = subprocess.Popen(
-        command(path, "--epochs", "300"), env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    while not process.stderr.readline().startswith("epoch 2/300"):
-        assert process.poll() is None
-    process.send_signal(getattr(signal, name))
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert said.splitlines()[-1] == f"lcrbnn: stopped by {name} and saved; --resume goes on"
-    assert not (path / "record.json").exists()
-    assert RunFolder(path).last_good(lambda checkpoint, path: None)[0] is not None
-
-
 def test_real_kills_of_a_real_process_leave_the_same_run(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tools.kill", "--small", "--kills", "3", "--inside", "0"]
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kills" in done.stdout
     assert "equal, bit for bit" in done.stdout
-
-
-def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A limit on the size of files stands in for the disk: the checkpoints fit until it is set lower."""
-    path = tmp_path / "run"
-    limited = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "from lcrbnn.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    with monkeypatch.context() as broken:
-        crash_after(broken, 3)
-        with pytest.raises(Crash):
-            small_run(path)
-    words = [sys.executable, "-c", limited, *command(path, "--epochs", "2", "--resume")[3:]]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 1
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"lcrbnn: a checkpoint cannot be written to {path}: File too large; the checkpoint ")
-    assert said.endswith("step-000000002.safetensors is kept")
-    assert not list(path.rglob("*.part"))
-    small_run(path, resume=True)
-    assert_same(straight, path)
-
-
-def test_a_log_that_cannot_be_written_ends_the_run_in_order(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: RunFolder, line: dict[str, Any]) -> None:
-        with self.log.open("ab") as file:
-            file.write(b'{"epoch": 1, "st')  # the disk took this much
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(RunFolder, "append", full)
-        with pytest.raises(
-            Failed, match=r"the log cannot be written to .*: No space left on device; the checkpoint .* is kept"
-        ):
-            small_run(tmp_path / "run")
-    small_run(tmp_path / "run", resume=True)
-    assert_same(straight, tmp_path / "run")
-
-
-def test_two_runs_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    with folder.locked():
-        done = subprocess.run(
-            command(tmp_path / "run", "--epochs", "1"), env=environment(), capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 2
-    assert done.stderr == f"lcrbnn: another process is writing the run in {tmp_path / 'run'}; wait for it or stop it\n"
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["lock"]

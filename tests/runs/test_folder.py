@@ -1,3 +1,5 @@
+"""The folder of a run: its beginning, its spec, its lock, and what is left behind."""
+
 from __future__ import annotations
 
 import errno
@@ -11,40 +13,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from lcrbnn.errors import InputError
-from lcrbnn.runs.checkpoint import Checkpoint
-from lcrbnn.runs.folder import COLUMNS, KEPT, RunFolder
-
-ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder(tmp_path / "run")
-    made.create({"lr": 0.1})
-    return made
-
-
-def numbered(step: int) -> Checkpoint:
-    return Checkpoint({"a": np.full(3, step)}, {"step": step})
-
-
-def spoil(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def names(path: Path) -> list[str]:
-    return sorted(p.name for p in path.iterdir())
-
-
-def exactly(sentence: str) -> str:
-    return f"^{re.escape(sentence)}$"
-
+from lcrbnn.runs.folder import RunFolder
+from tests.runs.helpers import ROOT, exactly, line, names, numbered
 
 # -- a run begins ----------------------------------------------------------------------------------------------------
 
@@ -207,12 +181,12 @@ def test_a_spec_that_holds_no_settings_is_refused(folder: RunFolder, content: st
 
 # -- one process at a time -------------------------------------------------------------------------------------------
 
+
 HOLDER = """
 import sys
 from pathlib import Path
-from typing import Any
 from lcrbnn.errors import InputError
-from lcrbnn.runs.folder import COLUMNS, KEPT, RunFolder
+from lcrbnn.runs.folder import RunFolder
 
 try:
     with RunFolder(Path(sys.argv[1])).locked():
@@ -262,167 +236,6 @@ def test_a_lock_holds_against_other_processes_and_ends_with_its_block(folder: Ru
         raise ZeroDivisionError
     with other_process(folder.path) as (_, said):
         assert said == "held\n"
-
-
-def line(epoch: int, **more: Any) -> dict[str, Any]:
-    return {**dict.fromkeys(COLUMNS), "epoch": epoch, **more}
-
-
-# -- the log ---------------------------------------------------------------------------------------------------------
-
-
-def test_lines_of_the_log_come_back_in_order_and_each_is_brought_to_the_disk(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
-    folder.append(line(1, loss=0.1))
-    first = folder.log.stat().st_size
-    folder.append(line(2, note="ü\nx"))
-    assert folder.read_log() == [line(1, loss=0.1), line(2, note="ü\nx")]
-    assert synced == [first, folder.log.stat().st_size]
-
-
-def test_a_line_that_a_kill_tore_is_left_out_wherever_it_was_torn(folder: RunFolder) -> None:
-    folder.append(line(1))
-    whole = folder.log.read_bytes()
-    for length in range(len(whole)):
-        folder.log.write_bytes(whole + whole[:length])
-        assert folder.read_log() == [line(1)]
-
-
-@pytest.mark.parametrize("bad", [b"", b'{"epoch": ', b"\xff\xfe", b"\0\0\0"])
-def test_a_damaged_line_amid_the_log_is_refused_with_its_number(folder: RunFolder, bad: bytes) -> None:
-    folder.append(line(1))
-    folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n" + json.dumps(line(3)).encode() + b"\n")
-    before = folder.log.read_bytes()
-    for read in (folder.read_log, lambda: folder.cut_log(1)):
-        with pytest.raises(InputError, match=exactly(f"{folder.log} is damaged in line 2")):
-            read()
-    assert folder.log.read_bytes() == before
-
-
-@pytest.mark.parametrize("bad", [b"3", b"null", b"[]", b"{}", json.dumps({"epoch": 2}).encode()])
-def test_a_line_of_the_log_that_is_none_is_refused(folder: RunFolder, bad: bytes) -> None:
-    folder.append(line(1))
-    folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n")
-    with pytest.raises(InputError, match=exactly(f"{folder.log} is damaged in line 2")):
-        folder.read_log()
-
-
-def test_a_log_that_is_not_there_is_refused(folder: RunFolder) -> None:
-    folder.log.unlink()
-    with pytest.raises(InputError, match=exactly(f"{folder.log} cannot be read: No such file or directory")):
-        folder.read_log()
-
-
-@pytest.mark.parametrize("epochs", [0, 2, 4])
-def test_a_log_is_cut_to_the_epochs_that_a_checkpoint_counts_on(folder: RunFolder, epochs: int) -> None:
-    for epoch in range(1, 5):
-        folder.append(line(epoch, loss=epoch / 3))
-    whole = folder.log.read_bytes()
-    folder.log.write_bytes(whole + b'{"epoch": 5, "lo')
-    kept = [line(epoch, loss=epoch / 3) for epoch in range(1, epochs + 1)]
-    assert folder.cut_log(epochs) == kept
-    assert folder.read_log() == kept
-    assert folder.log.read_bytes() == b"".join(whole.splitlines(keepends=True)[:epochs])
-    folder.append(line(epochs + 1))
-    assert folder.read_log() == [*kept, line(epochs + 1)]
-
-
-def test_a_log_that_is_too_short_for_its_checkpoint_is_refused(folder: RunFolder) -> None:
-    folder.append(line(1))
-    with pytest.raises(
-        InputError,
-        match=exactly(f"{folder.log} ends after epoch 1 and the checkpoint is from epoch 2: put the log back"),
-    ):
-        folder.cut_log(2)
-    assert folder.read_log() == [line(1)]
-
-
-# -- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_checkpoints_are_kept_and_listed_oldest_first(folder: RunFolder) -> None:
-    steps = [0, 9, 10, 99, 123_456_789]
-    paths = [folder.save(step, numbered(step)) for step in steps]
-    assert paths[1].name == "step-000000009.safetensors"
-    assert folder.listed() == paths[-KEPT:]
-    assert folder.newest() == paths[-1]
-    assert names(folder.checkpoints) == [path.name for path in paths[-KEPT:]]
-
-
-def test_files_of_others_among_the_checkpoints_are_neither_listed_nor_removed(folder: RunFolder) -> None:
-    foreign = ["best.safetensors", "step-000000001.safetensors.damaged", "step-000000001.txt", "step-2.safetensors"]
-    for name in foreign:
-        (folder.checkpoints / name).write_text("x")
-    paths = [folder.save(step, numbered(step)) for step in range(KEPT + 2)]
-    assert folder.listed() == paths[-KEPT:]
-    assert set(foreign) < set(names(folder.checkpoints))
-
-
-def test_a_checkpoint_that_the_disk_does_not_take_costs_none_of_the_old_ones(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [folder.save(step, numbered(step)) for step in range(KEPT)]
-
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        folder.save(KEPT, numbered(KEPT))
-    assert folder.listed() == paths
-    assert names(folder.checkpoints) == [path.name for path in paths]
-
-
-def test_the_newest_checkpoint_is_found(folder: RunFolder) -> None:
-    used: list[Checkpoint] = []
-    assert folder.last_good(lambda checkpoint, path: used.append(checkpoint)) == (None, [])
-    for step in (5, 7):
-        newest = folder.save(step, numbered(step))
-    assert folder.last_good(lambda checkpoint, path: used.append(checkpoint)) == (newest, [])
-    assert [checkpoint.facts for checkpoint in used] == [{"step": 7}]
-    folder.set_aside(newest)
-    assert len(folder.listed()) == 2
-
-
-def test_a_damaged_checkpoint_is_complained_about_and_the_one_before_it_found(folder: RunFolder) -> None:
-    older, newer = folder.save(5, numbered(5)), folder.save(7, numbered(7))
-    spoil(newer)
-    used: list[Checkpoint] = []
-    path, (complaint,) = folder.last_good(lambda checkpoint, path: used.append(checkpoint))
-    assert path == older
-    np.testing.assert_array_equal(used[0].arrays["a"], [5, 5, 5])
-    assert complaint.startswith(f"the checkpoint {newer} is damaged: ")
-    folder.set_aside(older)
-    assert names(folder.checkpoints) == [older.name, newer.name + ".damaged"]
-    assert folder.newest() == older
-    assert folder.save(6, numbered(6)) in folder.listed()  # a lower number than the damaged one's
-
-
-def test_a_checkpoint_that_does_not_fit_is_complained_about_too(folder: RunFolder) -> None:
-    older, newer = folder.save(5, numbered(5)), folder.save(7, numbered(7))
-
-    def use(checkpoint: Checkpoint, path: Path) -> None:
-        if path == newer:
-            raise InputError("another network")
-
-    assert folder.last_good(use) == (older, ["another network"])
-
-
-def test_only_damaged_checkpoints_are_an_error_and_none_is_lost(folder: RunFolder) -> None:
-    for step in (5, 7):
-        path = folder.save(step, numbered(step))
-        spoil(path)
-    before = names(folder.checkpoints)
-    with pytest.raises(
-        InputError,
-        match=f"^the checkpoint {re.escape(str(path))} is damaged: .+; there is no good one in "
-        f"{re.escape(str(folder.checkpoints))} to go on from$",
-    ):
-        folder.last_good(lambda checkpoint, path: None)
-    assert names(folder.checkpoints) == before
 
 
 # -- what is left behind ---------------------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+"""The digits, the division into learned from and held out, and the rows of data sets."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The progress of a run and its record."""
+
 from __future__ import annotations
 
 import io
