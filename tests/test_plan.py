@@ -145,3 +145,19 @@ def test_the_committed_plans_can_be_run(path: Path) -> None:
     for spec in plan.arms.values():
         if not spec.teacher:
             build(spec, torch.device("cpu"))
+
+
+def test_a_plan_that_was_changed_is_not_answered_with_old_results(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 4)
+    changed = plan_of(tmp_path, TEXT.replace("epochs = 1", "epochs = 2"))
+    with pytest.raises(InputError, match="has epochs 1 and now it is 2"):
+        run_plan(changed, tmp_path / "runs", tmp_path / "records", OPTIONS, 4)
+    with pytest.raises(InputError, match=r"seed-0\.json was made with epochs 1 and the plan says 2"):
+        table(changed, tmp_path / "records")
+
+
+def test_lines_about_a_run_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_plan(plan_of(tmp_path), tmp_path / "runs", tmp_path / "records", OPTIONS, 3)
+    said = capsys.readouterr().err
+    assert all(f"{arm}/seed-{seed}  epoch 1/1" in said for arm in ("none", "weight-1") for seed in (0, 3))

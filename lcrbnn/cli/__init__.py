@@ -27,6 +27,12 @@ COMMANDS = {
 }
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        plain = action.default is None or action.default is False or action.required
+        return action.help if plain else super()._get_help_string(action)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -81,8 +87,6 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     summary = choose(COMMANDS, argv[0], "command")
     command = import_module(f"lcrbnn.cli.{argv[0]}")
-    parser = _Parser(
-        prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = _Parser(prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=_Help)
     command.add_arguments(parser)
     return command.execute(parser.parse_args(argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 
 from lcrbnn.cli.train import add_options
@@ -29,6 +30,8 @@ def execute(args: argparse.Namespace) -> int:
         for path in paths:
             read, readings = evaluate(path, options, final=args.final)
             found.append(read.top1)
+            if readings > 1:
+                print(f"{path}: its test images were read {readings - 1} times before", file=sys.stderr)
             split = f"test images (reading {readings})" if args.final else "validation images"
             five = "" if read.top5 is None else f", top-5 {read.top5:.2f} %"
             print(f"{path}: top-1 {read.top1:.2f} %{five}, loss {read.loss:.4f}, {read.images:,} {split}")

@@ -13,7 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A plan, and where its runs and records go."""
     parser.add_argument("plan", type=Path, help="a .toml file: recipe, seeds, control, settings, arms")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="train what is not finished, into this folder")
-    parser.add_argument("--records", type=Path, metavar="FOLDER", help="of the records (default: results/PLAN)")
+    parser.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="of the records; results/ and the name of the plan if not said"
+    )
     parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
@@ -33,4 +35,5 @@ def execute(args: argparse.Namespace) -> int:
         options = Options(args.device, args.data_folder, step=args.step)
         run_plan(plan, args.run, records, options, args.side_by_side, part)
     print(table(plan, records))
+    print(f"records: {records}; visible: the smallest true difference that so many pairs show four times out of five")
     return 0

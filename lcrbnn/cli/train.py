@@ -84,16 +84,20 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError("say --seed or --seeds, not both")
     options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
+    siblings = [RunFolder(args.run / f"seed-{seed}") for seed in seeds if seed is not None]
     jobs: dict[Path, Spec] = {}
     for seed in seeds:
         path = args.run if seed is None else args.run / f"seed-{seed}"
         folder = RunFolder(path)
-        if args.recipe is None and args.resume and folder.exists():
-            base = read_spec(folder)
+        begun = next((one for one in (folder, *siblings) if one.exists()), None)
+        if args.recipe is None and args.resume and begun is not None:
+            base = read_spec(begun)  # a seed that had not started yet begins as the others did
         else:
             if args.resume and args.recipe is None and not given:
-                raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
+                raise InputError(_nothing_to_resume(path))
             base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
+        if args.resume and not folder.exists():
+            print(f"no run in {path} yet: starting it", file=sys.stderr)
         jobs[path] = base.but(**given, **({} if seed is None else {"seed": seed}))
     check_places(jobs, args.resume)
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
@@ -106,7 +110,18 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
+def _nothing_to_resume(path: Path) -> str:
+    seeds = sorted(p.name for p in path.glob("seed-*")) if path.is_dir() else []
+    if seeds:
+        return f"{path} holds {', '.join(seeds[:4])}{' ...' if len(seeds) > 4 else ''}: say which with --seeds"
+    return f"there is no run in {path} to go on with, and no recipe or setting to start one"
+
+
 def _summary(folder: Any) -> str:
     last = folder.last_line()
     valid = "" if last["valid"] is None else f", {last['valid']:.2f} % of the validation images"
-    return f"{folder.path}: epoch {last['epoch']}, {last['train']:.2f} % of the training images{valid}"
+    share = ""
+    if last["share"] is not None:
+        little = " (under 1 %: as good as none)" if last["share"] < 0.01 else ""
+        share = f"; retention's share of the gradient is {last['share']:.2g}{little}"
+    return f"{folder.path}: epoch {last['epoch']}, {last['train']:.2f} % of the training images{valid}{share}"

@@ -32,7 +32,8 @@ def load_cifar10(folder: Path) -> Images:
     if found is None:
         names = " or ".join(layout.folder for layout in LAYOUTS)
         raise InputError(
-            f"CIFAR-10 is not in {folder}: neither its files nor a folder {names}; `lcrbnn data cifar10` fetches it"
+            f"CIFAR-10 is not in {folder}: neither its files nor a folder {names}; "
+            f"`lcrbnn data cifar10 --data-folder {folder}` fetches it"
         )
     where, layout = found
     parts = [layout.read(_verified(where / name, md5), where / name) for name, md5 in layout.files.items()]

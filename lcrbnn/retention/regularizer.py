@@ -193,7 +193,7 @@ class Retention(nn.Module):
                 "the quantisation-error loss needs binary layers of this package, and the network has none"
             )
         if reference == "teacher" and not isinstance(teacher, nn.Module):
-            raise InputError("reference 'teacher' needs teacher=, a full-precision network")
+            raise InputError("reference 'teacher' needs a teacher, a full-precision network")
         if teacher is not None and _unwrapped(teacher) is model:
             raise InputError("the teacher is the model itself; give another network")
         if reference != "teacher" and teacher is not None:

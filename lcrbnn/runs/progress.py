@@ -53,7 +53,7 @@ class Progress:
             self._drawn = now
             filled = WIDTH * self.done // self.total
             bar = "#" * filled + "." * (WIDTH - filled)
-            line = f"[{bar}] {self.done}/{self.total}  {note()}  {self.left()} left"
+            line = f"[{bar}] {self.done}/{self.total}  {self.left()} left  {note()}"
             width = shutil.get_terminal_size().columns  # a line that wraps cannot be drawn over
             self.stream.write("\r\x1b[K" + line[: max(width - 1, 20)] + ("\n" if last else ""))
             self.stream.flush()

@@ -6,7 +6,7 @@ import re
 import statistics
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.study.paired import paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import Options, train_together
+from lcrbnn.train.run import Options, check_places, train_together
 
 KEYS = ("recipe", "seeds", "control", "settings", "arms")
 
@@ -119,9 +119,10 @@ def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: i
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((path / "record.json").read_bytes())
 
+    check_places({folder / job.place: job.spec for job in plan.jobs(part)}, resume=True)
     todo = [job for job in plan.jobs(part) if not (folder / job.place / "record.json").exists()]
     for group in _groups(todo, width):
-        train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep)
+        train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep, named=True)
     for job in plan.jobs(part):  # also those whose record was lost
         if not (records / f"{job.place}.json").exists():
             keep(folder / job.place)
@@ -138,13 +139,25 @@ def table(plan: Plan, records: Path) -> str:
     for job in plan.jobs():
         path = records / f"{job.place}.json"
         if path.exists():
-            found[job.arm][job.seed] = read_record(path)
+            found[job.arm][job.seed] = _own(read_record(path), job, path)
     width = max(map(len, plan.arms))
     against = f"difference to {plan.control}, 95 %"
     lines = [f"{'arm':<{width}}  runs  {'valid %':<14}  {against:<30}  visible  share   |ratio - 1|"]
     for arm, runs in found.items():
         lines.append(f"{arm:<{width}}  {_row(runs, found[plan.control], arm == plan.control)}")
     return "\n".join(lines)
+
+
+def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
+    """The record, if the plan still says what it was made with."""
+    made, wanted = Spec.of(record["settings"]), job.spec
+    for one in fields(Spec):
+        if getattr(made, one.name) != getattr(wanted, one.name):
+            raise InputError(
+                f"{path} was made with {one.name} {getattr(made, one.name)!r} and the plan says "
+                f"{getattr(wanted, one.name)!r}: give the changed plan a name of its own"
+            )
+    return record
 
 
 def _row(runs: dict[int, dict[str, Any]], control: dict[int, dict[str, Any]], is_control: bool) -> str:

@@ -73,11 +73,12 @@ def train_together(
     resume: bool = False,
     progress: MakeProgress | None = None,
     finished: Callable[[Path], None] = lambda path: None,
+    named: bool = False,
 ) -> None:
     """Train several runs side by side: on a GPU, where one small network leaves most of the device idle.
 
-    They share data, precision and determinism; `finished` hears of each the moment its record is there; otherwise as
-    `train`.
+    They share data, precision and determinism; `finished` hears of each the moment its record is there; lines about a
+    run name it if there are several, or if `named`; otherwise as `train`.
     """
     options = options or Options()
     number(options.save_seconds, "save_seconds", low=0)
@@ -106,7 +107,8 @@ def train_together(
         bar = make(sum(loop.spec.epochs * loop.steps for loop in loops), sum(loop.done for loop in loops))
         for loop in loops:
             loop.progress = bar
-            loop.label = f"seed {loop.spec.seed}  " if len(loops) > 1 else ""
+            path = loop.folder.path
+            loop.label = f"{path.parent.name}/{path.name}  " if named or len(loops) > 1 else ""
         for notice in notices:
             bar.say(notice)
 

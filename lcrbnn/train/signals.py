@@ -9,6 +9,8 @@ from typing import Any
 
 from lcrbnn.errors import Stopped
 
+GOING_ON = "the same command goes on (train: with --resume)"
+
 
 class StopRequest:
     """Inside, the two signals only leave a note here; `check` raises Stopped if there is one."""
@@ -21,7 +23,8 @@ class StopRequest:
     def check(self) -> None:
         """Raise Stopped if a signal came."""
         if self.number is not None:
-            raise Stopped(f"stopped by {signal.Signals(self.number).name} and saved; --resume goes on", self.number)
+            name = signal.Signals(self.number).name
+            raise Stopped(f"stopped by {name} and saved; {GOING_ON}", self.number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None and number == signal.SIGINT:

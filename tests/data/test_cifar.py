@@ -136,7 +136,7 @@ def test_a_folder_without_anything_is_answered_with_what_to_do(there: bool, tmp_
     folder = tmp_path if there else tmp_path / "nowhere"
     assert refusal(folder) == (
         f"CIFAR-10 is not in {folder}: neither its files nor a folder cifar-10-batches-bin or cifar-10-batches-py; "
-        "`lcrbnn data cifar10` fetches it"
+        f"`lcrbnn data cifar10 --data-folder {folder}` fetches it"
     )
 
 

@@ -81,7 +81,7 @@ def call_then_loss(model: nn.Module, **settings: Any) -> Tensor:
         (lambda: Retention(small(), maps="real"), "with maps 'real' the loss is exactly 0"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, reference="weights"), "it has no binary layer of this package"),
         (lambda: Retention(Foreign(), blocks=BLOCKS, quantization=1.0), "needs binary layers of this package"),
-        (lambda: Retention(small(), "official"), "reference 'teacher' needs teacher=, a full-precision network"),
+        (lambda: Retention(small(), "official"), "reference 'teacher' needs a teacher, a full-precision network"),
         (lambda: Retention(small(), teacher_blocks=["x"]), "teacher_blocks go with a teacher"),
         (lambda: Retention(small(), blocks=["layer9"], weight=0.0), "no module of Network is called 'layer9'"),
         (lambda: Retention(small(), blocks=5), "blocks is a list of names; got 5"),

@@ -52,9 +52,9 @@ def test_a_terminal_gets_one_line_that_ends_when_all_is_done(clock: Clock) -> No
         clock.now += 2
         progress.advance(lambda i=i: f"step {i}")
         if i == 0:
-            assert stream.screen() == ["[########................] 1/3  step 0  4 s left"]
+            assert stream.screen() == ["[########................] 1/3  4 s left  step 0"]
     assert stream.getvalue().count("\r") == 3
-    assert stream.screen() == ["[########################] 3/3  step 2  0 s left", ""]
+    assert stream.screen() == ["[########################] 3/3  0 s left  step 2", ""]
 
 
 def test_a_terminal_is_redrawn_ten_times_a_second_and_at_the_end_and_asks_for_no_other_note(clock: Clock) -> None:
@@ -65,7 +65,7 @@ def test_a_terminal_is_redrawn_ten_times_a_second_and_at_the_end_and_asks_for_no
         progress.advance(lambda i=i: asked.append(i) or f"step {i}")
     assert asked == [*range(0, 1000, 103), 999]  # 103 of them are the first to last a tenth of a second
     assert stream.getvalue().count("\r") == len(asked)
-    assert stream.screen() == ["[########################] 1000/1000  step 999  0 s left", ""]
+    assert stream.screen() == ["[########################] 1000/1000  0 s left  step 999", ""]
 
 
 def test_without_a_terminal_every_tenth_part_is_a_line_and_only_its_note_is_asked_for() -> None:
@@ -116,7 +116,7 @@ def test_what_must_be_seen_stands_above_the_bar(clock: Clock) -> None:
     clock.now += 1
     progress.say("between")
     progress.advance(lambda: "b")
-    assert stream.screen() == ["before", "between", "[########################] 2/2  b  0 s left", ""]
+    assert stream.screen() == ["before", "between", "[########################] 2/2  0 s left  b", ""]
 
 
 def test_what_must_be_seen_is_a_plain_line_elsewhere() -> None:

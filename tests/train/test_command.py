@@ -117,3 +117,18 @@ def test_no_seed_is_trained_if_the_folder_of_another_cannot_be(tmp_path: Path) -
     (tmp_path / "runs" / "seed-1").write_text("")
     assert main(["train", "digits", "--run", str(tmp_path / "runs"), "--seeds", "0-1", *QUICK]) == 2
     assert not (tmp_path / "runs" / "seed-0").exists()
+
+
+def test_a_seed_that_had_not_started_begins_as_the_others_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = str(tmp_path / "runs")
+    assert main(["train", "digits", "--run", runs, "--seeds", "0", "--weight", "1", *QUICK]) == 0
+    assert main(["train", "--run", runs, "--resume"]) == 2
+    assert capsys.readouterr().err.endswith(f"lcrbnn: {runs} holds seed-0: say which with --seeds\n")
+    assert main(["train", "--run", runs, "--seeds", "0-1", "--resume", "--device", "cpu"]) == 0
+    specs = [json.loads((tmp_path / "runs" / f"seed-{n}" / "spec.json").read_text()) for n in (0, 1)]
+    assert specs[1] == {**specs[0], "seed": 1}
+    shown = capsys.readouterr()
+    assert f"no run in {runs}/seed-1 yet: starting it" in shown.err
+    assert "retention's share of the gradient is " in shown.out

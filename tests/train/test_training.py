@@ -169,7 +169,7 @@ def test_a_step_sets_the_learning_rate_and_projects() -> None:
     ("changes", "sentence"),
     [
         ({"teacher": "nowhere"}, r"a teacher is a finished run, and /.*nowhere has no record\.json"),
-        ({"form": "official", "weight": 1.0}, "reference 'teacher' needs teacher="),
+        ({"form": "official", "weight": 1.0}, "reference 'teacher' needs a teacher"),
         ({"form": "papr"}, "no preset of the retention loss is called 'papr'"),
         ({"form_options": ("weight=2",)}, "lambda is a setting of its own"),
         (
