@@ -21,7 +21,7 @@ from lcrbnn.methods.annealing import temperature
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import build, build_network
-from lcrbnn.train.objective import task_loss
+from lcrbnn.train.objective import objective, task_loss
 from lcrbnn.train.schedule import looked_at
 from lcrbnn.train.step_eager import EagerStep
 from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
@@ -294,3 +294,29 @@ def test_a_run_is_looked_at_a_hundred_times_and_at_its_end() -> None:
 def test_only_the_last_blocks_are_retained_if_the_form_says_so(tmp_path: Path) -> None:
     small_run(tmp_path / "run", SMALL.but(weight=1.0, form_options=("last=2",), epochs=1))
     assert len(log(tmp_path / "run")[0]["ratios"]) == 2
+
+
+def test_another_seed_starts_from_other_weights_and_the_same_seed_from_the_same() -> None:
+    one, same, other = (build_network(SMALL.but(seed=seed)).stem[0].weight for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_labels_are_smoothed_as_the_spec_says() -> None:
+    spec = SMALL.but(label_smoothing=0.2)
+    parts = build(spec, CPU)
+    logits, labels = torch.randn(6, 10), torch.arange(6)
+    wanted = torch.full((6, 10), 0.02)
+    wanted[torch.arange(6), labels] += 0.8
+    expected = -(wanted * logits.log_softmax(1)).sum(1).mean()
+    found = task_loss(spec, parts, torch.zeros(6, 1, 8, 8), labels, logits)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_products_are_computed_in_the_precision_of_the_spec(precision: str, dtype: torch.dtype) -> None:
+    parts = build(SMALL.but(precision=precision), CPU)
+    seen: list[torch.dtype] = []
+    parts.model.stem[0].register_forward_hook(lambda module, given, output: seen.append(output.dtype))
+    objective(SMALL.but(precision=precision), parts, torch.rand(4, 1, 8, 8), torch.arange(4), 0.0)
+    assert seen == [dtype]
