@@ -6,11 +6,12 @@ import re
 import statistics
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lcrbnn.errors import InputError, refuse_unknown
+from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.paired import paired
 from lcrbnn.train import Spec
@@ -117,7 +118,7 @@ def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: i
     def keep(path: Path) -> None:
         target = records / path.relative_to(folder).with_suffix(".json")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((path / "record.json").read_bytes())
+        write_whole(target, [(path / "record.json").read_bytes()])
 
     check_places({folder / job.place: job.spec for job in plan.jobs(part)}, resume=True)
     todo = [job for job in plan.jobs(part) if not (folder / job.place / "record.json").exists()]
@@ -150,13 +151,12 @@ def table(plan: Plan, records: Path) -> str:
 
 def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
     """The record, if the plan still says what it was made with."""
-    made, wanted = Spec.of(record["settings"]), job.spec
-    for one in fields(Spec):
-        if getattr(made, one.name) != getattr(wanted, one.name):
-            raise InputError(
-                f"{path} was made with {one.name} {getattr(made, one.name)!r} and the plan says "
-                f"{getattr(wanted, one.name)!r}: give the changed plan a name of its own"
-            )
+    differs = Spec.of(record["settings"]).difference(job.spec)
+    if differs is not None:
+        name, made, wanted = differs
+        raise InputError(
+            f"{path} was made with {name} {made} and the plan says {wanted}: give the changed plan a name of its own"
+        )
     return record
 
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,18 +166,13 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
         raise InputError(
             f"there is a run in {folder.path} already: --resume goes on with it, another folder starts anew"
         )
-    stored = read_spec(folder)
-    for one in fields(Spec):
-        theirs, wanted = getattr(stored, one.name), getattr(spec, one.name)
-        if theirs != wanted:
-            raise InputError(
-                f"the run in {folder.path} has {one.name} {_word(theirs)} and now it is {_word(wanted)}: "
-                "a run goes on as it began, or starts in another folder"
-            )
-
-
-def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)
+    differs = read_spec(folder).difference(spec)
+    if differs is not None:
+        name, stored, wanted = differs
+        raise InputError(
+            f"the run in {folder.path} has {name} {stored} and now it is {wanted}: "
+            "a run goes on as it began, or starts in another folder"
+        )
 
 
 def _splits(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:

@@ -129,6 +129,14 @@ class Spec:
         }
         return replace(self, **fitting)
 
+    def difference(self, other: Spec) -> tuple[str, str, str] | None:
+        """The first field in which another spec differs, with both values as a sentence shows them."""
+        for one in fields(self):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            if mine != theirs:
+                return one.name, _word(mine), _word(theirs)
+        return None
+
     @property
     def retains(self) -> bool:
         """Whether the retention loss takes part."""
@@ -174,6 +182,10 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)
 
 
 def _plain(value: Any, default: Any, about: dict[str, Any]) -> Any:

@@ -100,12 +100,11 @@ class FastStep:
             raise BadNumbers("loss or gradient is not finite", self._epoch, bad)
 
     def _last(self) -> None:
-        spec = self.spec
         self.check()  # bad numbers so far are not this batch's
         self._eager.begin(self._epoch, self._step, self._full)
-        at = (self._epoch, self._step, self.steps)
-        batch = next(self._eager._batches)
-        self.sums += self._eager.update(batch, learning_rate(spec, *at), retention_weight(spec, self._full, *at))
+        self._eager.sums.zero_()
+        self._eager.take()
+        self.sums += self._eager.sums
         self._use_lr_tensor()
 
     # -- the captured body -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from lcrbnn.errors import InputError
 from lcrbnn.runs import files
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train import Spec
 from lcrbnn.train.run import train
 from tests.train.helpers import (
     OFTEN,
@@ -85,6 +86,17 @@ def test_rbnn_turns_its_rotations_once_an_epoch_however_often_it_is_interrupted(
     assert_same(tmp_path / "straight", tmp_path / "run")
 
 
+def assert_resumes(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of the second epoch, to the bits of a run that was left alone."""
+    small_run(tmp_path / "straight", spec)
+    with monkeypatch.context() as broken:
+        crash_after(broken, 5)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", spec)
+    small_run(tmp_path / "run", spec, resume=True)
+    assert_same(tmp_path / "straight", tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -98,25 +110,13 @@ def test_rbnn_turns_its_rotations_once_an_epoch_however_often_it_is_interrupted(
 )
 def test_every_kind_of_state_survives(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SMALL.but(**changes)
-    small_run(tmp_path / "straight", spec)
-    with monkeypatch.context() as broken:
-        crash_after(broken, 5)
-        with pytest.raises(Crash):
-            small_run(tmp_path / "run", spec)
-    small_run(tmp_path / "run", spec, resume=True)
-    assert_same(tmp_path / "straight", tmp_path / "run")
+    assert_resumes(spec, tmp_path, monkeypatch)
 
 
 def test_learned_factors_of_the_loss_survive_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_run(tmp_path / "teacher", SMALL.but(method="real", epochs=1))
     spec = SMALL.but(form="official", weight=1e4, teacher=str(tmp_path / "teacher"))
-    small_run(tmp_path / "straight", spec)
-    with monkeypatch.context() as broken:
-        crash_after(broken, 5)
-        with pytest.raises(Crash):
-            small_run(tmp_path / "run", spec)
-    small_run(tmp_path / "run", spec, resume=True)
-    assert_same(tmp_path / "straight", tmp_path / "run")
+    assert_resumes(spec, tmp_path, monkeypatch)
 
 
 def test_a_finished_run_is_left_alone(straight: Path) -> None:
