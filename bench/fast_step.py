@@ -82,7 +82,7 @@ def _profile(step: Any) -> dict[str, Any]:
             step.take()
         step.check()
     rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
-    top = {row.key[:70]: [round(row.self_device_time_total / 5), row.count // 5] for row in rows[:40]}
+    top = {row.key[:100]: [round(row.self_device_time_total / 5), row.count // 5] for row in rows[:70]}
     total = sum(row.self_device_time_total for row in rows) / 5
     return {"count": sum(row.count for row in rows) // 5, "us": total, "top": top}
 

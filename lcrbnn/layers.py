@@ -59,8 +59,8 @@ class BinaryLayer(nn.Module):
             y = self._multiply(x, w.signs, getattr(self, "padding_value", 0.0))
         else:
             y = self._combine(self.input_binarizer(x), w)
-        if w.scale is not None:
-            y = y * _fitting(w.scale, y)
+        if w.scale is not None:  # in the output's type: under autocast a wider scale would widen all that follows
+            y = y * _fitting(w.scale, y).to(y.dtype)
         if self.bias is None:
             return y
         return y + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))

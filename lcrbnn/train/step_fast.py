@@ -60,6 +60,13 @@ class FastStep:
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._eager = EagerStep(spec, parts, train)
+        self._counters = [
+            (m, m.num_batches_tracked)
+            for m in parts.model.modules()
+            if isinstance(m, nn.modules.batchnorm._BatchNorm)
+            and m.num_batches_tracked is not None
+            and m.momentum is not None  # without a momentum the statistics depend on the count
+        ]
         if self.captured:
             _to_channels_last(parts.model)
 
@@ -122,7 +129,8 @@ class FastStep:
     def _body(self) -> None:
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
-        loss, sums = self._forward(self._count)
+        with _uncounted(self._counters):
+            loss, sums = self._forward(self._count)
         loss.backward()
         gradients = [p.grad for p in parts.names if p.grad is not None]
         healthy = torch.isfinite(loss.detach()) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
@@ -132,6 +140,8 @@ class FastStep:
         project(parts.model)
         self.sums += sums
         self._count += 1
+        if self._counters:
+            torch._foreach_add_([counter for _, counter in self._counters], 1)
 
     def _prepare(self) -> None:
         """Warm up and capture; the steps that this takes are undone."""
@@ -165,6 +175,18 @@ class FastStep:
 
     def _on_stream(self) -> Any:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+@contextmanager
+def _uncounted(counters: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
+    """Inside, batch norms do not count their batches, a kernel each; whoever asks for this counts them all at once."""
+    for norm, _ in counters:
+        norm.num_batches_tracked = None
+    try:
+        yield
+    finally:
+        for norm, counter in counters:
+            norm.num_batches_tracked = counter
 
 
 @torch.no_grad()
