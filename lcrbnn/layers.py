@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError, number
+from lcrbnn.kernels.conv import conv2d
 from lcrbnn.methods import Binary, Method
 from lcrbnn.methods import method as find_method
 
@@ -152,11 +153,11 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
 
     def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
         if self.padding_mode == "zeros" and padding_sign == 0:
-            return F.conv2d(x, signs, None, self.stride, self.padding, self.dilation, self.groups)
+            return conv2d(x, signs, None, self.stride, self.padding, self.dilation, self.groups)
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         value = padding_sign if mode == "constant" else None
         x = F.pad(x, self._reversed_padding_repeated_twice, mode=mode, value=value)
-        return F.conv2d(x, signs, None, self.stride, 0, self.dilation, self.groups)
+        return conv2d(x, signs, None, self.stride, 0, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
         """The settings of the convolution, the method and its bits."""

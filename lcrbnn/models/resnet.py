@@ -10,7 +10,7 @@ from torch import nn
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import Method
 from lcrbnn.models.blocks import ACTIVATIONS, BLOCKS
-from lcrbnn.models.skeleton import Network
+from lcrbnn.models.skeleton import Network, convolution
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ResNetPlan:
 
 
 def _conv3(cin: int, cout: int) -> list[nn.Module]:
-    return [nn.Conv2d(cin, cout, 3, 1, 1, bias=False), nn.BatchNorm2d(cout)]
+    return [convolution(cin, cout, 3, 1, None), nn.BatchNorm2d(cout)]
 
 
 def _conv7(cin: int, cout: int) -> list[nn.Module]:

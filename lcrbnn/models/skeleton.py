@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from lcrbnn.kernels.conv import conv2d
 from lcrbnn.layers import BinaryConv2d
 from lcrbnn.methods import Method
 
@@ -49,8 +50,17 @@ class Network(nn.Module):
         return self.head(self.pool(self.features(images)[-1]))
 
 
+class Conv2d(nn.Conv2d):
+    """nn.Conv2d, with a faster kernel where there are few channels (lcrbnn.kernels)."""
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.padding_mode != "zeros":
+            return super()._conv_forward(x, weight, bias)
+        return conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+
 def convolution(cin: int, cout: int, kernel: int, stride: int, method: Method | None) -> nn.Conv2d:
     """A convolution with "same" padding and no bias: binary by the method, or real for None."""
     if method is None:
-        return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
+        return Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
     return BinaryConv2d(cin, cout, kernel, stride, kernel // 2, method=method)

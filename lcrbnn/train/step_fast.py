@@ -60,7 +60,7 @@ class FastStep:
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._eager = EagerStep(spec, parts, train)
-        self._counters = [
+        self._counters: list[tuple[Any, Tensor]] = [
             (m, m.num_batches_tracked)
             for m in parts.model.modules()
             if isinstance(m, nn.modules.batchnorm._BatchNorm)
@@ -178,7 +178,7 @@ class FastStep:
 
 
 @contextmanager
-def _uncounted(counters: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
+def _uncounted(counters: list[tuple[Any, Tensor]]) -> Iterator[None]:
     """Inside, batch norms do not count their batches, a kernel each; whoever asks for this counts them all at once."""
     for norm, _ in counters:
         norm.num_batches_tracked = None
