@@ -1,8 +1,9 @@
-"""How many images a second the training step takes on a GPU: eager, fast, with and without retention.
+"""How many images a second the training step alone takes, whatever its setting: eager, fast, with retention or not.
 
     python -m bench.fast_step [--network resnet20-double] [--precision bfloat16] [--weight 0] [--step fast] [--profile]
 
-Three consecutive epochs of 50,000 synthetic CIFAR-10 images, augmentation included, after one to warm up.
+Three consecutive epochs of 50,000 images of noise, augmentation included, after one to warm up; the records against
+the targets are bench.gpu_steps's, which times the whole trainer.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from lcrbnn.data import DATASETS, Split
+from bench.kernels import Kernels, kernel_lines
+from bench.synthetic import known, noise
 from lcrbnn.runs.record import write_record
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batches
@@ -31,10 +32,8 @@ EPOCHS = 3
 def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> dict[str, Any]:
     """Seconds of an epoch and what follows from them."""
     device = find_device("auto")
-    draw = np.random.default_rng(0)
-    split = Split(draw.integers(0, 256, (images, 3, 32, 32), np.uint8), draw.integers(0, 10, images))
-    batches = Batches(split, DATASETS["cifar10"], device)
-    with numerics(spec):
+    with known(spec.data, noise(spec.data, images)) as row, numerics(spec):
+        batches = Batches(row.load(Path()).train, row, device)
         steps = []
         began = time.monotonic()
         for seed in range(seeds):
@@ -73,18 +72,11 @@ def _epoch(steps: list[Any], epoch: int) -> None:
 
 
 def _profile(step: Any) -> dict[str, Any]:
-    from torch.profiler import ProfilerActivity, profile
-
     step.begin(0, 0, step.spec.weight)
-    step.check()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(5):
-            step.take()
-        step.check()
-    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
-    top = {row.key[:100]: [round(row.self_device_time_total / 5), row.count // 5] for row in rows[:70]}
-    total = sum(row.self_device_time_total for row in rows) / 5
-    return {"count": sum(row.count for row in rows) // 5, "us": total, "top": top}
+    kernels = Kernels(5)
+    while not kernels.seen():
+        step.take()
+    return kernels.figures
 
 
 def main() -> None:
@@ -105,7 +97,7 @@ def main() -> None:
         name, value = pair.split("=")
         torch._inductor.config.patch({name: {"1": True, "0": False}.get(value, value)}).__enter__()
     spec = Spec(
-        data="cifar10",
+        data="synthetic-32",
         images="all",
         model=args.network,
         method="irnet",
@@ -118,16 +110,14 @@ def main() -> None:
     )
     figures = measure(spec, args.step, args.images, args.seeds, args.profile)
     if args.record:
-        settings = {**spec.stored(), "step": args.step, "side_by_side": args.seeds, "images_seen": "synthetic"}
+        settings = {**spec.stored(), "step": args.step, "side_by_side": args.seeds}
         write_record(args.record, "fast-step", settings, figures)
     kernels = figures.pop("kernels", None)
     shown = "  ".join(f"{k} {v:.3f}" for k, v in figures.items() if v is not None)
     how = f"{args.step} x {args.seeds}, {'deterministic' if spec.deterministic else 'any kernels'} {args.inductor}"
     print(f"{args.network} {args.precision} lambda {args.weight:g} {how}: {shown}", flush=True)
     if kernels is not None:
-        print(f"{kernels['count']} kernels, {kernels['us']:.0f} us of device time a step")
-        for name, (us, count) in kernels["top"].items():
-            print(f"{us:6} us {count:4} x {name}")
+        print(kernel_lines(kernels))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,43 @@ def test_a_study_runs_keeps_records_and_compares(tmp_path: Path, capsys: pytest.
     assert " [" not in lines[1]
 
 
+def test_the_difference_under_noise_is_shown_where_all_records_have_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT.replace("[0, 3]", "[0, 3, 4]"))
+    records = tmp_path / "records"
+    run_plan(plan, tmp_path / "runs", records, OPTIONS, 6)
+
+    def change(arm: str, seed: int, noise: dict[str, float] | None) -> None:
+        path = records / arm / f"seed-{seed}.json"
+        record = json.loads(path.read_text())
+        record["figures"].pop("noise", None)
+        record["figures"] |= {} if noise is None else {"noise": noise}
+        path.write_text(json.dumps(record))
+
+    for seed in (0, 3, 4):
+        change("none", seed, {"0.04": 60.0, "0.08": 50.0, "0.12": 40.0 + seed})
+        change("weight-1", seed, {"0.04": 63.0 + seed, "0.08": 53.0, "0.12": 40.0 + seed})
+    title, control, arm = table(plan, records).splitlines()
+    at = title.index("noisy %")
+    assert control[at:].startswith("50.78 ± 0.69  ")
+    assert arm[at:].startswith("53.56 ± 1.39    +2.78 [+1.05, +4.50] *  ")
+    assert arm[title.index("share") :].split()[0] != "*"
+    assert arm.count(" [") == 2
+    change("none", 3, None)  # an older record
+    title, control, arm = table(plan, records).splitlines()
+    assert control[at:].startswith("50.67 ± 0.94  ")
+    assert arm[at : title.index("share")].strip() == "53.56 ± 1.39"
+    assert arm.count(" [") == 1
+
+
+def test_an_arm_without_validation_images_is_not_compared(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT.replace("[arms.none]", '[arms.none]\nimages = "all"'))
+    run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 2)
+    _, control, arm = table(plan, tmp_path / "records").splitlines()
+    assert control.split()[:4] == ["none", "2", "-", "-"]
+    assert "±" in arm
+    assert " [" not in arm
+
+
 def test_an_interrupted_study_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     run_plan(plan, tmp_path / "runs", tmp_path / "records", OPTIONS, 2)

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a network into a run folder, or go on with an interrupted run",
     "eval": "read the accuracy of a run",
     "study": "train the arms of a plan with the same seeds, and compare them",
+    "plot": "draw accuracies and ratios over training, from the records of runs",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from lcrbnn import ops
 from lcrbnn.errors import InputError
+from lcrbnn.kernels.power import power, takes_power
 from lcrbnn.retention.form import Form
-from lcrbnn.retention.matrix import MATRICES
-from lcrbnn.retention.spectral import heaviest_column, iterate, start_of, value
-
-Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
+from lcrbnn.retention.matrix import STACKS, Pair
+from lcrbnn.retention.spectral import heaviest_column, iterate, start_of
 
 _TINY = 1e-12
 
@@ -45,37 +44,39 @@ def retention_loss(binary: Sequence[Pair], reference: Sequence[Pair], form: Form
     if binary[0][0].shape[0] == 0:
         raise InputError("retention compares the samples of a batch, and this one is empty")
     with torch.autocast(binary[0][0].device.type, enabled=False):
-        ours = spectral_norms([_wide(p) for p in binary], form, start)
-        theirs = spectral_norms([(a.detach(), b.detach()) for a, b in map(_wide, reference)], form, start)
+        still = [(front.detach(), back.detach()) for front, back in reference]
+        both = [pair for pairs in zip(binary, still, strict=True) for pair in pairs]
+        sigmas = spectral_norms(both, form, start)  # ours and theirs take turns: neighbours have one shape
+        ours, theirs = sigmas[::2], sigmas[1::2]
         return Retained(weighted(ours, theirs, form), ours, theirs)
 
 
 def spectral_norms(pairs: Sequence[Pair], form: Form, start: Tensor) -> list[Tensor]:
-    """sigma of each pair's retention matrix, differentiable in the maps; matrices of one shape iterate together."""
-    matrices = [MATRICES[form.matrix](front, back, form.normalization) for front, back in pairs]
-    squared = matrices[0].squared
-    with torch.no_grad():
-        smalls = [m.small() for m in matrices]
-        vectors = _iterate_together(smalls, form, start, squared=squared)
-    sigmas = []
-    for (front, back), matrix, small, (v, before) in zip(pairs, matrices, smalls, vectors, strict=True):
-        needed = front.requires_grad or back.requires_grad
-        sigma = matrix.quadratic(v, before) if needed else value(small, v, before, squared=squared)
-        sigmas.append(sigma.clamp_min(_TINY).sqrt() if form.root else sigma)
-    return sigmas
+    """sigma of each pair's retention matrix, differentiable in the maps; matrices of one size iterate together."""
+    found: dict[int, Tensor] = {}
+    for members in _alike(pairs, form):
+        stack = STACKS[form.matrix]([pairs[i] for i in members], form.normalization)
+        with torch.no_grad():
+            small = stack.small()
+            v, before = _iterated(small, STARTS[form.start](small, start.to(small)), form, squared=stack.squared)
+        found.update(zip(members, stack.values(v, before), strict=True))
+    sigmas = [found[i] for i in range(len(pairs))]
+    return [sigma.clamp_min(_TINY).sqrt() for sigma in sigmas] if form.root else sigmas
 
 
-def _iterate_together(smalls: list[Tensor], form: Form, start: Tensor, *, squared: bool) -> list[Pair]:
-    shapes: dict[tuple[int, ...], list[int]] = {}
-    for i, small in enumerate(smalls):
-        shapes.setdefault(tuple(small.shape), []).append(i)
-    vectors: dict[int, Pair] = {}
-    for (count, _, _), members in shapes.items():
-        stacked = torch.cat([smalls[i] for i in members])
-        v, before = iterate(stacked, STARTS[form.start](stacked, start.to(stacked)), form.iterations, squared=squared)
-        for i, a, b in zip(members, v.split(count), before.split(count), strict=True):
-            vectors[i] = (a, b)
-    return [vectors[i] for i in range(len(smalls))]
+def _alike(pairs: Sequence[Pair], form: Form) -> list[list[int]]:
+    """The places of pairs whose matrices have one size and type."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, (front, back) in enumerate(pairs):
+        channels = (front.shape[1], back.shape[1]) if form.matrix == "channel" else ()
+        groups.setdefault((back.shape[0], back.dtype.itemsize > 4, *channels), []).append(i)
+    return list(groups.values())
+
+
+def _iterated(small: Tensor, start: Tensor, form: Form, *, squared: bool) -> tuple[Tensor, Tensor]:
+    if takes_power(small):
+        return power(small, start.expand(small.shape[0], -1), form.iterations, squared)
+    return iterate(small, start, form.iterations, squared=squared)
 
 
 # The start of the iteration, for matrices (b, m, n) and a drawn vector: one vector for all, (n,), or one each, (b, n).
@@ -123,8 +124,3 @@ def quantization_error(weights: Sequence[Tensor]) -> Tensor:
         alpha = flat.detach().abs().mean(1, keepdim=True)
         total = total + (flat - alpha * ops.sign(flat.detach())).square().sum()
     return total
-
-
-def _wide(pair: Pair) -> Pair:
-    front, back = pair
-    return (front.float() if front.dtype.itemsize < 4 else front, back.float() if back.dtype.itemsize < 4 else back)

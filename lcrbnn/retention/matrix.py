@@ -1,25 +1,32 @@
-"""Retention matrices: how the maps before and after a layer or block correlate, as operators that are never formed.
+"""Retention matrices: how the maps before and after a layer or block correlate.
 
-A retention matrix RM is symmetric and positive semi-definite. Each form gives it in two ways: `small`, a matrix that
-power iteration can use again and again, formed once without a graph; and `quadratic`, the number u^T RM v for given
-vectors, by thin products with the maps themselves, through which gradient flows at the cost of reading the maps.
+A retention matrix RM is symmetric and positive semi-definite. A stack of them, all of one size, gives them in two ways:
+`small`, a matrix each that power iteration can use again and again, formed once without a graph; and the numbers
+u^T RM v for given vectors. Their values come from `small` alone. The maps are read again only for their gradient, which
+is known in closed form and costs one thin product a map.
 
     batch    Eq. 8: RM = G^T G, G = A_front^T A_back, an N x N matrix over the batch (A is d x N, a column a sample)
     square   Eq. 9: RM = A_back^T A_back, N x N; the front map plays no part
     channel  the official code: a sample at a time, RM = R R^T, R = front back^T / pixels, channels x channels
+
+Maps may be narrower than float32: everything summed over them is float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lcrbnn.errors import InputError
+from lcrbnn.kernels.gram import grams
+from lcrbnn.retention.spectral import applied, value
+
+Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
 
 _TINY = 1e-12  # a norm below it is that of a constant or empty map, which has no direction
 
@@ -44,6 +51,7 @@ def pool(front: Tensor, back: Tensor) -> Tensor:
         )
     if front.dim() == 2 or front.shape[2:] == back.shape[2:]:
         return front
+    front = wide(front)
     (h, w), (rows, columns) = front.shape[2:], back.shape[2:]
     if h % rows == 0 and w % columns == 0:  # the same numbers, and a gradient that is deterministic on a GPU
         return F.avg_pool2d(front, (h // rows, w // columns))
@@ -58,184 +66,281 @@ def _pad(x: Tensor, width: int) -> Tensor:
     return F.pad(x, (*[0] * (2 * (x.dim() - 2)), before, missing - before))
 
 
-class _Times(torch.autograd.Function):
-    # z (k, d) -> (k, n): inner products of k vectors with the scaled rows.
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, inverse: Tensor | None, z: Tensor) -> Tensor:
-        y = z @ x.mT
-        y = y if inverse is None else y * inverse
-        ctx.save_for_backward(x, inverse, z, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
-        x, inverse, z, y = ctx.saved_tensors
-        scaled = grad if inverse is None else grad * inverse
-        along = None if inverse is None else (grad * y).sum(0) * inverse.square()
-        return _outer(scaled, z, along, x), None, scaled @ x
+def wide(x: Tensor) -> Tensor:
+    """The same map in float32 at least."""
+    return x if x.dtype.itemsize >= 4 else x.float()
 
 
-class _TransposedTimes(torch.autograd.Function):
-    # v (k, n) -> (k, d): k combinations of the scaled rows; v takes no gradient.
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, inverse: Tensor | None, v: Tensor) -> Tensor:
-        scaled = v if inverse is None else v * inverse
-        ctx.save_for_backward(x, inverse, scaled)
-        return scaled @ x
+def _flat(*maps: Tensor) -> list[Tensor]:
+    """Maps of one shape as rows (n, d), all in the same order: that in which the last one lies in memory, if it can be.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        x, inverse, scaled = ctx.saved_tensors
-        along = None if inverse is None else (scaled * (grad @ x.mT)).sum(0) * inverse.square()
-        return _outer(scaled, grad, along, x), None, None
-
-
-def _outer(a: Tensor, b: Tensor, along: Tensor | None, x: Tensor) -> Tensor:
-    """Sum of k outer products, (k, n) and (k, d) -> (n, d), less `along` times the rows: one pass over memory each.
-
-    Dividing a row by its length takes from the row's gradient the part along the row; that is the last term.
+    Inner products do not see the order, and rows in the order of memory are a view; others would be a copy.
     """
-    total = a[0, :, None] * b[0]
-    for k in range(1, a.shape[0]):
-        total = torch.addcmul(total, a[k, :, None], b[k])
-    return total if along is None else torch.addcmul(total, along[:, None], x, value=-1)
+    last = maps[-1]
+    if last.dim() == 4 and last.is_contiguous(memory_format=torch.channels_last):
+        return [x.permute(0, 2, 3, 1).flatten(1) for x in maps]
+    return [x.flatten(1) for x in maps]
+
+
+class _Attach(torch.autograd.Function):
+    # The same number, from which gradient flows to a map too: (left^T right) other, less `along` times the map's rows.
+    # left and right are (k, n) and take no gradient. Dividing a row by its length takes from its gradient the part
+    # along the row; that is the last term.
+    @staticmethod
+    def forward(
+        ctx: Any, sigma: Tensor, x: Tensor, other: Tensor, left: Tensor, right: Tensor, along: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(x, other, left, right, along)
+        return sigma.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        x, other, left, right, along = ctx.saved_tensors
+        left = left * grad
+        thin = _combined(right, other)
+        total = left[0, :, None] * thin[0]
+        for k in range(1, len(left)):
+            total = torch.addcmul(total, left[k, :, None], thin[k])
+        if along is not None:
+            total = torch.addcmul(total, (along * grad)[:, None], x.to(total.dtype), value=-1)
+        return grad, total if total.dtype == x.dtype else total.to(x.dtype), None, None, None, None
+
+
+def _combined(v: Tensor, x: Tensor) -> list[Tensor]:
+    """Combinations of the rows of x (n, d), one for each row of v (k, n): k vectors of length d, as wide as v."""
+    if x.is_cuda:  # torch's compiler makes this one pass over x, without a wide copy
+        return [(row[:, None] * x).sum(0) for row in v]
+    return list((v @ x.to(v.dtype)).unbind())
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A map as a row a sample, (n, d), each row times its `inverse` length, (n,), if there is one.
+    """A map as a row a sample, (n, d), and whether each row is to be divided by its length.
 
-    Vectors come as rows too, (k, n) or (k, d): a product of two of them with a map then reads the map once, whereas the
-    transposed layout costs up to eight times as much on a CPU.
+    A row no longer than its `noise`, (n,), is constant but for rounding: it has no direction and counts 0.
     """
 
     x: Tensor
-    inverse: Tensor | None  # without a graph: the products below know that it belongs to x
-
-    def gram(self, other: Rows) -> Tensor:
-        """Inner products of all rows with all rows of the other, (n, n), without a graph."""
-        product = self.x.detach() @ other.x.detach().mT
-        product = product if self.inverse is None else product * self.inverse[:, None]
-        return product if other.inverse is None else product * other.inverse
-
-    def times(self, z: Tensor) -> Tensor:
-        """Inner products of the rows with vectors, (k, d) -> (k, n)."""
-        return _Times.apply(self.x, self.inverse, z)
-
-    def transposed_times(self, v: Tensor) -> Tensor:
-        """Combinations of the rows, (k, n) -> (k, d); no gradient to v."""
-        return _TransposedTimes.apply(self.x, self.inverse, v)
+    scaled: bool
+    noise: Tensor | None = None
 
 
 def _raw(x: Tensor) -> Rows:
-    return Rows(x, None)
+    return Rows(x, scaled=False)
 
 
 def _unit(x: Tensor) -> Rows:
-    norm = torch.linalg.vector_norm(x.detach(), dim=1)
-    return Rows(x, _inverse(norm, norm > _TINY))
+    return Rows(x, scaled=True)
 
 
 def _centered(x: Tensor) -> Rows:
-    centred = x - x.mean(1, keepdim=True)
+    x = wide(x)
     # Rounding leaves a constant row a little off zero: relative to its size that is no direction.
     noise = x.detach().abs().amax(1) * (x.shape[1] ** 0.5 * 1e-6)
-    norm = torch.linalg.vector_norm(centred.detach(), dim=1)
-    return Rows(centred, _inverse(norm, norm > noise + _TINY))
+    return Rows(x - x.mean(1, keepdim=True), scaled=True, noise=noise)
 
 
-def _inverse(norm: Tensor, usable: Tensor) -> Tensor:
-    return torch.where(usable, 1 / torch.where(usable, norm, 1.0), 0.0)
+def _lengths(rows: Sequence[Rows]) -> Tensor:
+    """Of all rows, (b, n), without a graph."""
+    maps = [r.x.detach() for r in rows]
+    return torch.stack(
+        [torch.linalg.vector_norm(x, dim=1, dtype=torch.promote_types(x.dtype, torch.float32)) for x in maps]
+    )
+
+
+def _inverses(lengths: Tensor, rows: Sequence[Rows]) -> Tensor:
+    """1 / length, and 0 for a row without direction; (b, n) both."""
+    noise = [r.noise for r in rows if r.noise is not None]
+    usable = lengths > (torch.stack(noise) + _TINY if noise else _TINY)
+    return torch.where(usable, 1 / torch.where(usable, lengths, 1.0), 0.0)
 
 
 # How a sample's map is scaled before it is compared. A row without direction (all zero; constant, if centred) counts 0.
 NORMALIZATIONS: dict[str, Callable[[Tensor], Rows]] = {"raw": _raw, "unit": _unit, "centered": _centered}
 
 
+class Stack(Protocol):
+    """Retention matrices of one size, from one pair of maps or several."""
+
+    squared: bool  # whether RM is small^T small, else it is `small` itself
+
+    def small(self) -> Tensor:
+        """What power iteration multiplies by, (b, m, n), without a graph; b counts all matrices of all pairs."""
+        ...
+
+    def values(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """u^T RM v for u, v of shape (b, n): an entry a pair, (b / pairs,), differentiable in its maps."""
+        ...
+
+    def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
+        """The same in one piece, (b,)."""
+        ...
+
+
 @dataclass(frozen=True)
-class BatchMatrix:
+class BatchStack:
     """Eq. 8 (and 10, for a block): RM = G^T G, G = A_front^T A_back over the batch."""
 
-    front: Rows
-    back: Rows
+    fronts: list[Rows]
+    backs: list[Rows]
+    scales: tuple[Tensor, Tensor] | None  # of the rows before and after, each (b, n)
+    correlations: Tensor
     squared = True  # `small` is G, to be applied twice
 
     @classmethod
-    def of(cls, front: Tensor, back: Tensor, normalization: str) -> BatchMatrix:
-        """From two maps of one batch."""
-        front, back = align(front, back)
-        scale = NORMALIZATIONS[normalization]
-        return cls(scale(front.flatten(1)), scale(back.flatten(1)))
+    def of(cls, pairs: Sequence[Pair], normalization: str) -> BatchStack:
+        """From pairs of maps of one batch."""
+        flat = [_flat(*align(front, back)) for front, back in pairs]
+        fronts, backs = ([NORMALIZATIONS[normalization](x) for x in side] for side in zip(*flat, strict=True))
+        with torch.no_grad():
+            g = torch.stack([wide(f.x) @ wide(b.x).mT for f, b in zip(fronts, backs, strict=True)])
+            scales = None
+            if fronts[0].scaled:
+                before, after = (_inverses(_lengths(rows), rows) for rows in (fronts, backs))
+                g, scales = g * before[:, :, None] * after[:, None, :], (before, after)
+        return cls(fronts, backs, scales, g)
 
     def small(self) -> Tensor:
-        """G, (1, n, n), without a graph."""
-        return self.front.gram(self.back)[None]
+        """G, (b, n, n), without a graph."""
+        return self.correlations
+
+    def values(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """u^T RM v = (G u) . (G v) for u, v of shape (b, n): a list of (1,)."""
+        with torch.no_grad():
+            g = self.correlations
+            a, b = applied(g, u), applied(g, v)
+            sigmas = (a * b).sum(1)
+            before, after = torch.stack([a, b], 1), torch.stack([v, u], 1)
+            along_front = along_back = None
+            if self.scales is not None:
+                first, second = self.scales
+                along_front = 2 * a * b * first.square()
+                along_back = (v * applied(g.mT, a) + u * applied(g.mT, b)) * second.square()
+                before, after = before * first[:, None], after * second[:, None]
+        found = []
+        for i, (front, back) in enumerate(zip(self.fronts, self.backs, strict=True)):
+            sigma = _attached(sigmas[i : i + 1], front.x, back.x, before[i], after[i], _at(along_front, i))
+            found.append(_attached(sigma, back.x, front.x, after[i], before[i], _at(along_back, i)))
+        return found
 
     def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
-        """u^T RM v for u, v of shape (1, n) -> (1,)."""
-        both = self.front.times(self.back.transposed_times(torch.cat([u, v])))
-        return (both[0] * both[1]).sum()[None]
+        """u^T RM v for u, v of shape (b, n) -> (b,)."""
+        return torch.cat(self.values(u, v))
 
 
 @dataclass(frozen=True)
-class SquareMatrix:
+class SquareStack:
     """Eq. 9's form: RM = A_back^T A_back over the batch."""
 
-    back: Rows
+    backs: list[Rows]
+    scales: Tensor | None  # of the rows, (b, n)
+    correlations: Tensor
     squared = False  # `small` is RM itself
 
     @classmethod
-    def of(cls, front: Tensor, back: Tensor, normalization: str) -> SquareMatrix:
-        """From two maps of one batch, of which only the second counts."""
-        return cls(NORMALIZATIONS[normalization](back.flatten(1)))
+    def of(cls, pairs: Sequence[Pair], normalization: str) -> SquareStack:
+        """From pairs of maps of one batch, of which only the second counts."""
+        backs = [NORMALIZATIONS[normalization](*_flat(back)) for _, back in pairs]
+        with torch.no_grad():
+            rm = grams([rows.x.detach() for rows in backs])
+            scales = None
+            if backs[0].scaled:
+                squares = rm.flatten(1)[:, :: rm.shape[2] + 1]  # the diagonal: no need to read the maps again
+                scales = _inverses(squares.sqrt(), backs)
+                rm = rm * scales[:, :, None] * scales[:, None, :]
+        return cls(backs, scales, rm)
 
     def small(self) -> Tensor:
-        """RM, (1, n, n), without a graph."""
-        return self.back.gram(self.back)[None]
+        """RM, (b, n, n), without a graph."""
+        return self.correlations
+
+    def values(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """u^T RM v for u, v of shape (b, n): a list of (1,)."""
+        with torch.no_grad():
+            of_u, of_v = applied(self.correlations, u), applied(self.correlations, v)
+            sigmas = (u * of_v).sum(1)
+            left, right, along = torch.stack([u, v], 1), torch.stack([v, u], 1), None
+            if self.scales is not None:
+                along = (u * of_v + v * of_u) * self.scales.square()
+                left, right = left * self.scales[:, None], right * self.scales[:, None]
+        return [
+            _attached(sigmas[i : i + 1], rows.x, rows.x, left[i], right[i], _at(along, i))
+            for i, rows in enumerate(self.backs)
+        ]
 
     def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
-        """u^T RM v for u, v of shape (1, n) -> (1,)."""
-        both = self.back.transposed_times(torch.cat([u, v]))
-        return (both[0] * both[1]).sum()[None]
+        """u^T RM v for u, v of shape (b, n) -> (b,)."""
+        return torch.cat(self.values(u, v))
+
+
+def _attached(sigma: Tensor, x: Tensor, other: Tensor, left: Tensor, right: Tensor, along: Tensor | None) -> Tensor:
+    return _Attach.apply(sigma, x, other.detach(), left, right, along) if x.requires_grad else sigma
+
+
+def _at(vectors: Tensor | None, i: int) -> Tensor | None:
+    return None if vectors is None else vectors[i]
 
 
 @dataclass(frozen=True)
-class ChannelMatrix:
+class ChannelStack:
     """The official code's form, a matrix a sample: RM = R R^T, R = front back^T / pixels."""
 
-    front: Tensor  # (n, c1, pixels)
-    back: Tensor  # (n, c2, pixels)
+    fronts: list[Tensor]  # (n, c1, pixels)
+    backs: list[Tensor]  # (n, c2, pixels)
+    correlations: list[Tensor]  # R^T of each pair, (n, c2, c1), without a graph
     squared = True
 
     @classmethod
-    def of(cls, front: Tensor, back: Tensor, normalization: str) -> ChannelMatrix:
-        """From two maps of one batch; the front map is pooled, its channels stay."""
-        front = pool(front, back)
-        return cls(_scaled(front, normalization), _scaled(back, normalization))
+    def of(cls, pairs: Sequence[Pair], normalization: str) -> ChannelStack:
+        """From pairs of maps of one batch; the front map is pooled, its channels stay."""
+        maps = [(pool(wide(front), back), wide(back)) for front, back in pairs]
+        scaled = [(_scaled(front, normalization), _scaled(back, normalization)) for front, back in maps]
+        with torch.no_grad():
+            smalls = [back @ front.mT / back.shape[2] for front, back in scaled]
+        return cls([front for front, _ in scaled], [back for _, back in scaled], smalls)
 
     def small(self) -> Tensor:
-        """R^T, (n, c2, c1), without a graph."""
-        return self.back.detach() @ self.front.detach().mT / self.back.shape[2]
+        """R^T of all pairs one after another, (b, c2, c1), without a graph."""
+        return torch.cat(self.correlations)
+
+    def values(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """u^T RM v for u, v of shape (b, c1): a list of (n,)."""
+        count, found = len(self.fronts[0]), []
+        for front, back, small, *uv in zip(
+            self.fronts, self.backs, self.correlations, u.split(count), v.split(count), strict=True
+        ):
+            if front.requires_grad or back.requires_grad:
+                both = back @ (front.mT @ torch.stack(uv, dim=2)) / back.shape[2]
+                found.append((both[..., 0] * both[..., 1]).sum(1))
+            else:
+                found.append(value(small, *uv, squared=True))
+        return found
 
     def quadratic(self, u: Tensor, v: Tensor) -> Tensor:
-        """u^T RM v for u, v of shape (n, c1) -> (n,)."""
-        both = self.back @ (self.front.mT @ torch.stack([u, v], dim=2)) / self.back.shape[2]
-        return (both[..., 0] * both[..., 1]).sum(1)
+        """u^T RM v for u, v of shape (b, c1) -> (b,)."""
+        return torch.cat(self.values(u, v))
 
 
 def _scaled(x: Tensor, normalization: str) -> Tensor:
     rows = NORMALIZATIONS[normalization](x.flatten(1))
     flat = rows.x
-    if rows.inverse is not None:
+    if rows.scaled:
         norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
-        usable = rows.inverse[:, None] > 0
+        usable = _inverses(norm.detach().mT, [rows]).mT > 0
         flat = torch.where(usable, flat / torch.where(usable, norm, 1.0), 0.0)
     return flat.reshape(x.shape[0], x.shape[1], -1)
 
 
-Matrix = BatchMatrix | SquareMatrix | ChannelMatrix
-MATRICES: dict[str, Callable[[Tensor, Tensor, str], Matrix]] = {
-    "batch": BatchMatrix.of,
-    "square": SquareMatrix.of,
-    "channel": ChannelMatrix.of,
+STACKS: dict[str, Callable[[Sequence[Pair], str], Stack]] = {
+    "batch": BatchStack.of,
+    "square": SquareStack.of,
+    "channel": ChannelStack.of,
 }
+
+
+def _alone(kind: str) -> Callable[[Tensor, Tensor, str], Stack]:
+    return lambda front, back, normalization: STACKS[kind]([(front, back)], normalization)
+
+
+# The stack of a single pair: from the map before, the map after and the normalization.
+MATRICES: dict[str, Callable[[Tensor, Tensor, str], Stack]] = {kind: _alone(kind) for kind in STACKS}

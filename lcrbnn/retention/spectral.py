@@ -36,10 +36,17 @@ def heaviest_column(small: Tensor) -> Tensor:
     return (torch.arange(small.shape[2], device=small.device) == longest).to(small.dtype)
 
 
+def applied(small: Tensor, v: Tensor) -> Tensor:
+    """Each matrix (b, m, n) times its vector (b, n): (b, m)."""
+    if small.is_cuda:  # a library's product of this shape may round to fewer digits, and nothing can be fused with it
+        return (small * v[:, None, :]).sum(2)
+    return (small @ v[..., None])[..., 0]
+
+
 def step(small: Tensor, v: Tensor, *, squared: bool) -> Tensor:
     """RM v for a batch of matrices (b, m, n) and vectors (b, n); RM = small^T small if squared, else small itself."""
-    y = (small @ v[..., None])[..., 0]
-    return (small.mT @ y[..., None])[..., 0] if squared else y
+    y = applied(small, v)
+    return applied(small.mT, y) if squared else y
 
 
 def iterate(small: Tensor, start: Tensor, iterations: int, *, squared: bool) -> tuple[Tensor, Tensor]:

@@ -78,12 +78,22 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    text = json.dumps(record, indent=1) + "\n"
+    text = _text(record, "\n ") + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [text.encode()])
     except OSError as error:
         raise InputError(f"a record cannot be written to {path}: {error.strerror}") from None
+
+
+def _text(value: Any, line: str) -> str:
+    """JSON to be read: a line an entry of a dict, a line an entry of a list of lists or dicts, else one line."""
+    if isinstance(value, dict) and value:
+        entries = [f"{json.dumps(str(name))}: {_text(one, line + ' ')}" for name, one in value.items()]
+        return "{" + line + ("," + line).join(entries) + line[:-1] + "}"
+    if isinstance(value, list | tuple) and any(isinstance(one, dict | list | tuple) for one in value):
+        return "[" + line + ("," + line).join(map(json.dumps, value)) + line[:-1] + "]"
+    return json.dumps(value)
 
 
 def _today() -> str:

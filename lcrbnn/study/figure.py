@@ -13,6 +13,7 @@ from lcrbnn.runs.files import write_whole
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE = "#0072B2", "#D55E00"
+COLORS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,

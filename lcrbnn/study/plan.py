@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lcrbnn.errors import InputError, refuse_unknown
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
-from lcrbnn.study.paired import paired
+from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
@@ -135,7 +135,10 @@ def _groups(jobs: list[Job], width: int) -> Iterator[list[Job]]:
 
 
 def table(plan: Plan, records: Path) -> str:
-    """A line an arm, from the records that are there: accuracy, paired difference, share of the gradient, ratios."""
+    """A line an arm, from the records that are there: accuracy, paired difference, share of the gradient, ratios.
+
+    Accuracy twice, each with the difference: of the validation images, and the mean under noise.
+    """
     found: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in plan.arms}
     for job in plan.jobs():
         path = records / f"{job.place}.json"
@@ -143,9 +146,10 @@ def table(plan: Plan, records: Path) -> str:
             found[job.arm][job.seed] = _own(read_record(path), job, path)
     width = max(map(len, plan.arms))
     against = f"difference to {plan.control}, 95 %"
-    lines = [f"{'arm':<{width}}  runs  {'valid %':<14}  {against:<30}  visible  share   |ratio - 1|"]
+    titles = f"{'valid %':<14}  {against:<30}  visible  {'noisy %':<14}  {'difference, 95 %':<24}  share   |ratio - 1|"
+    lines = [f"{'arm':<{width}}  runs  {titles}"]
     for arm, runs in found.items():
-        lines.append(f"{arm:<{width}}  {_row(runs, found[plan.control], arm == plan.control)}")
+        lines.append(f"{arm:<{width}}  {_row(runs, {} if arm == plan.control else found[plan.control])}")
     return "\n".join(lines)
 
 
@@ -160,21 +164,42 @@ def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
     return record
 
 
-def _row(runs: dict[int, dict[str, Any]], control: dict[int, dict[str, Any]], is_control: bool) -> str:
+def _row(runs: dict[int, dict[str, Any]], control: dict[int, dict[str, Any]]) -> str:
     if not runs:
         return "not run"
-    last = {seed: record["figures"]["last"] for seed, record in runs.items()}
-    values = [line["valid"] for line in last.values() if line["valid"] is not None]
-    shown = _mean(values, 2)
-    pairs = [seed for seed in runs if seed in control] if not is_control else []
-    difference = visible = ""
-    if len(pairs) > 1 and values:
-        theirs, ours = ([side[s]["figures"]["last"]["valid"] for s in pairs] for side in (control, runs))
-        found = paired(theirs, ours)
-        difference, visible = str(found) + (" *" if found.decided else ""), f"{found.visible:.2f}"
-    share = _mean([line["share"] for line in last.values() if line.get("share") is not None], 3)
-    gap = _mean([statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last.values() if line["ratios"]], 3)
-    return f"{len(runs):>4}  {shown:<14}  {difference:<30}  {visible:<7}  {share.split(' ')[0]:<6}  {gap}"
+    cells = [f"{len(runs):>4}"]
+    for measure, shows_visible in ((_valid, True), (_noisy, False)):
+        values = {seed: measure(record) for seed, record in runs.items()}
+        theirs = {seed: measure(record) for seed, record in control.items() if seed in runs}
+        cells.append(f"{_mean([v for v in values.values() if v is not None], 2):<14}")
+        difference = _difference(theirs, values)
+        star = "" if difference is None else f"{difference}{' *' if difference.decided else ''}"
+        cells.append(f"{star:<{30 if shows_visible else 24}}")
+        if shows_visible:
+            cells.append(f"{'' if difference is None else f'{difference.visible:.2f}':<7}")
+    last = [record["figures"]["last"] for record in runs.values()]
+    share = _mean([line["share"] for line in last if line.get("share") is not None], 3)
+    gap = _mean([statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last if line["ratios"]], 3)
+    return "  ".join([*cells, f"{share.split(' ')[0]:<6}", gap])
+
+
+def _valid(record: dict[str, Any]) -> float | None:
+    return record["figures"]["last"]["valid"]
+
+
+def _noisy(record: dict[str, Any]) -> float | None:
+    """The mean accuracy under noise; older records, and runs without validation images, have none."""
+    found = record["figures"].get("noise")
+    return statistics.fmean(found.values()) if found else None
+
+
+def _difference(theirs: dict[int, float | None], ours: dict[int, float | None]) -> Paired | None:
+    """What the seeds of both sides show, if there are two or more and all were measured."""
+    pairs = [(a, ours[seed]) for seed, a in theirs.items()]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) < max(len(pairs), 2):
+        return None
+    return paired([a for a, _ in known], [b for _, b in known])
 
 
 def _mean(values: list[float], digits: int) -> str:

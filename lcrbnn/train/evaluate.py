@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
-from lcrbnn.models import Network
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import REAL, Parts, chosen_form
+from lcrbnn.train.captured import Answers
 from lcrbnn.train.objective import arithmetic, task_loss
 from lcrbnn.train.spec import Spec
 
@@ -31,22 +31,25 @@ class Accuracy(NamedTuple):
     images: int
 
 
-@torch.no_grad()
-def accuracy(model: Network, spec: Spec, batches: Batches, between: Callable[[], None] = lambda: None) -> Accuracy:
+def accuracy(answers: Answers, batches: Batches, between: Callable[[], None] = lambda: None) -> Accuracy:
     """Read all images once, in evaluation mode; `between` is called after each batch and may raise to stop."""
-    sums = torch.zeros(3, dtype=torch.float64, device=batches.labels.device)
-    five = False
-    with evaluating(model):
-        for batch in batches.plain():
-            with arithmetic(spec, batch.images.device):
-                logits = model(batch.images).float()
+    return score(answers, batches.plain(), between)
+
+
+@torch.no_grad()
+def score(answers: Answers, shown: Iterable[Batch], between: Callable[[], None] = lambda: None) -> Accuracy:
+    """The same for whatever images are shown."""
+    sums, n, five = torch.zeros(3, dtype=torch.float64), 0, False
+    with evaluating(answers.model):
+        for batch in shown:
+            logits = answers(batch.images)
             five = logits.shape[1] >= TOP5_FROM
             best = logits.topk(5 if five else 1, 1).indices == batch.labels[:, None]
             loss = F.cross_entropy(logits, batch.labels, reduction="sum")
-            sums += torch.stack([best[:, 0].sum().double(), best.sum().double(), loss.double()])
+            read = torch.stack([best[:, 0].sum().double(), best.sum().double(), loss.double()])
+            sums, n = sums.to(read.device) + read, n + len(batch.labels)
             between()
     first, fifth, loss_sum = sums.tolist()
-    n = len(batches)
     return Accuracy(100 * first / n, 100 * fifth / n if five else None, loss_sum / n, n)
 
 

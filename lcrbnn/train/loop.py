@@ -19,7 +19,9 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
+from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Look, accuracy, look
+from lcrbnn.train.noise import noisy_accuracy
 from lcrbnn.train.objective import SUMS
 from lcrbnn.train.schedule import learning_rate, looked_at, retention_weight
 from lcrbnn.train.signals import StopRequest
@@ -39,6 +41,7 @@ class Stepper(Protocol):
     """Goes through an epoch: EagerStep, FastStep."""
 
     sums: torch.Tensor
+    captured: bool  # whether its steps are graphs on a GPU
 
     def begin(self, epoch: int, first: int, full: float) -> None:
         """Be ready for the steps of an epoch from the first on, with this lambda, but for the ramp."""
@@ -77,10 +80,12 @@ class Loop:
         self.watchers: list[Watcher] = []
         self.label = ""  # before each line about this run, where there are several
         self.steps = train.steps(spec.batch, spec.drop_last)
+        self.answers = Answers(parts.model, spec, capture=step.captured)
         self.progress: Progress  # given by whoever lets it run
         self.place = Place()
         self.full = spec.weight  # lambda, but for the ramp
         self.seconds = 0.0  # spent on this epoch before it was interrupted
+        self.noise: dict[str, float] | None = None  # accuracy under noise, known at the end
         device = train.labels.device
         where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
         self.made = f"{type(step).__name__} on {where}"
@@ -94,6 +99,8 @@ class Loop:
             yield from self._steps(stop)
             self._close(stop)
         self.save()
+        if self.valid is not None:
+            self.noise = noisy_accuracy(self.answers, self.valid, stop.check)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -169,7 +176,7 @@ class Loop:
     def _line(self, stop: StopRequest) -> dict[str, Any]:
         spec, place = self.spec, self.place
         means = self._means()
-        read = None if self.valid is None else accuracy(self.parts.model, spec, self.valid, stop.check)
+        read = None if self.valid is None else accuracy(self.answers, self.valid, stop.check)
         seen = look(spec, self.parts, self.train) if looked_at(spec, place.epoch) else Look(None, None)
         weight = retention_weight(spec, self.full, place.epoch, self.steps - 1, self.steps)
         now = time.monotonic()
@@ -284,14 +291,19 @@ class Loop:
 def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> None:
     """Let runs go on side by side to their ends, and say so of each. Stopped by a signal, all save.
 
-    A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end.
+    A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end. They
+    begin parts of an epoch apart: while one closes an epoch, a GPU has steps of the others in hand.
     """
     failures: list[str] = []
+    behind = {loop: i * loop.steps // len(loops) for i, loop in enumerate(loops)}
     with StopRequest() as stop:
         going = {loop: loop.march(stop) for loop in loops}
         try:
             while going:
                 for loop in list(going):
+                    behind[loop] -= 1
+                    if behind[loop] >= 0:
+                        continue
                     try:
                         next(going[loop])
                     except StopIteration:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -20,8 +19,10 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build, load_network, read_spec
+from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
+from lcrbnn.train.figures import figures
 from lcrbnn.train.loop import Loop, run_together
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.spec import Spec
@@ -113,7 +114,7 @@ def train_together(
             bar.say(notice)
 
         def end(loop: Loop) -> None:
-            write_record(loop.folder.record, "train", loop.spec.stored(), _figures(loop))
+            write_record(loop.folder.record, "train", loop.spec.stored(), figures(loop))
             finished(loop.folder.path)
 
         run_together(loops, end)
@@ -204,24 +205,6 @@ def _restore(loop: Loop, folder: RunFolder) -> list[str]:
     return notices
 
 
-def _figures(loop: Loop) -> dict[str, Any]:
-    lines = loop.folder.read_log()
-    last = loop.folder.last_line()
-    newest = loop.folder.newest()
-    assert newest is not None
-    return {
-        "epochs": len(lines),
-        "steps": loop.done,
-        "seconds": round(sum(line["seconds"] for line in lines), 1),
-        "images": {"train": len(loop.train), "valid": 0 if loop.valid is None else len(loop.valid)},
-        "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds")},
-        "device": loop.train.labels.device.type,
-        "step": loop.made,
-        "teacher": loop.parts.teacher_digest,
-        "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),
-    }
-
-
 def runs_in(path: Path) -> list[Path]:
     """The runs in a folder: itself, or its seed-N folders in the order of N."""
     if RunFolder(path).exists():
@@ -257,11 +240,11 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
                 "validation; --final reads the test split"
             )
         with numerics(spec):
-            return Reading(accuracy(model.to(device), spec, Batches(held, row, device)), 0)
+            return Reading(accuracy(Answers(model.to(device), spec), Batches(held, row, device)), 0)
     with folder.locked(), numerics(spec):
         stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
         if stored != digest:
             raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-        read = accuracy(model.to(device), spec, Batches(images.test, row, device))
+        read = accuracy(Answers(model.to(device), spec), Batches(images.test, row, device))
         noted = {"split": "test", **read._asdict(), "checkpoint_sha256": digest, "device": device.type}
         return Reading(read, note_reading(folder.record, noted))

@@ -35,6 +35,7 @@ class EagerStep:
         self.spec, self.parts, self.train = spec, parts, train
         self.steps = train.steps(spec.batch, spec.drop_last)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
+        self.captured = False
         self._batches: Iterator[Batch] = iter(())
         self._epoch = self._step = 0
         self._full = 0.0

@@ -143,6 +143,44 @@ def test_a_record_says_where_and_with_what_and_appears_whole(tmp_path: Path) -> 
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
 
+def test_a_record_can_be_read_by_a_person(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    figures = {
+        "ratios": [0.5, 1.5],
+        "rows": [{"epoch": 1, "ratios": [1]}, {"epoch": 2, "ratios": None}],
+        "pairs": [[1, 2], [3, 4]],
+        "none": {},
+        "tuple": (1, 2),
+        "in": {'σ "B"': True, "deep": {"list": []}},
+    }
+    write_record(path, "test", {}, figures)
+    text = path.read_text()
+    assert json.loads(text)["figures"] == {**figures, "tuple": [1, 2]}
+    assert text.endswith(
+        """ "figures": {
+  "ratios": [0.5, 1.5],
+  "rows": [
+   {"epoch": 1, "ratios": [1]},
+   {"epoch": 2, "ratios": null}
+  ],
+  "pairs": [
+   [1, 2],
+   [3, 4]
+  ],
+  "none": {},
+  "tuple": [1, 2],
+  "in": {
+   "\\u03c3 \\"B\\"": true,
+   "deep": {
+    "list": []
+   }
+  }
+ }
+}
+"""
+    )
+
+
 def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="a record cannot be written to"):

@@ -18,6 +18,7 @@ from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
+from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import accuracy
 from lcrbnn.train.run import Options, evaluate, runs_in
 from tests.train.helpers import OFTEN, SMALL, log, small_run
@@ -59,7 +60,7 @@ def test_whoever_wants_to_stop_is_asked_after_each_batch(run: Path) -> None:
     spec, model, _ = load_network(RunFolder(run))
     asked: list[int] = []
     batches = Batches(read_digits().train, DATASETS["digits"], CPU)  # 1,297 images: two batches
-    accuracy(model, spec, batches, lambda: asked.append(1))
+    accuracy(Answers(model, spec), batches, lambda: asked.append(1))
     assert len(asked) == 2
 
 
@@ -79,11 +80,11 @@ def test_the_five_best_are_counted_from_fifty_classes_on() -> None:
             images[i].reshape(-1)[(label + 1 + better) % 50] = 20 + better
     row = replace(DATASETS["digits"], top=1)
     batches = Batches(Split(images, labels.astype(np.int64)), row, CPU)
-    read = accuracy(Ranked(), SMALL, batches)
+    read = accuracy(Answers(Ranked(), SMALL), batches)
     assert read.top1 == 100 * 5 / 40
     assert read.top5 == 100 * 25 / 40
     few = Batches(Split(images[:, :, :, :9].copy(), np.zeros(40, np.int64)), row, CPU)
-    assert accuracy(Ranked(), SMALL, few).top5 is None  # 45 classes
+    assert accuracy(Answers(Ranked(), SMALL), few).top5 is None  # 45 classes
 
 
 def test_a_run_on_all_images_has_no_validation_split(tmp_path: Path) -> None:

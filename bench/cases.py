@@ -1,0 +1,72 @@
+"""CASES: what the GPU's training step is measured on, and what it should reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lcrbnn.train import Spec
+
+MEMORY = 1.1  # of the base's: what retention may take at most
+
+RETENTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "latent": {"weight": 1.0},
+    "teacher": {"weight": 1.0, "form_options": ("reference=teacher", "maps=real")},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of CASES: what is trained, and what is asked of it."""
+
+    model: str
+    data: str = "synthetic-32"  # a row of SYNTHETIC
+    retention: str = "none"  # a row of RETENTIONS
+    seeds: int = 1  # runs side by side
+    precision: str = "bfloat16"
+    rate: float | None = None  # images a second, at least
+    base: str | None = None  # the case that it is compared with
+    slower: float | None = None  # than the base: a step takes at most this many times as long
+
+    @property
+    def taught(self) -> bool:
+        """Whether it needs a teacher."""
+        return self.retention == "teacher"
+
+    def spec(self, teacher: str = "", seed: int = 0) -> Spec:
+        """The settings of one of its runs: those of the recipes, with a rate that no random label can blow up."""
+        return Spec(
+            data=self.data,
+            images="all",
+            model=self.model,
+            teacher=teacher,
+            epochs=400,
+            batch=128,
+            drop_last=True,
+            lr=0.01,
+            precision=self.precision,
+            deterministic=False,
+            seed=seed,
+            **RETENTIONS[self.retention],
+        )
+
+
+_IMAGENET = Case("resnet18-double-imagenet", data="synthetic-224")
+
+CASES: dict[str, Case] = {
+    "resnet20": Case("resnet20-double", rate=100_000),
+    "resnet20-four": Case("resnet20-double", seeds=4, rate=150_000),
+    "resnet20-latent": Case("resnet20-double", retention="latent", base="resnet20", slower=1.15),
+    "resnet20-teacher": Case("resnet20-double", retention="teacher", base="resnet20", slower=1.30),
+    "resnet18": Case("resnet18", rate=60_000),
+    "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),
+    "resnet18-teacher": Case("resnet18", retention="teacher", base="resnet18", slower=1.20),
+    "resnet18-224": _IMAGENET,
+    "resnet18-224-latent": replace(_IMAGENET, retention="latent", rate=12_000, base="resnet18-224"),
+}
+
+
+def rehearsed(case: Case) -> Case:
+    """The same with the smallest network on the smallest images: it shows on a CPU that everything runs."""
+    return replace(case, model="resnet8-double", data="synthetic-8")

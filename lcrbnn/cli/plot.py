@@ -1,0 +1,28 @@
+"""`lcrbnn plot`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Records, and the file to draw into."""
+    parser.add_argument(
+        "records",
+        nargs="+",
+        type=Path,
+        metavar="RECORD",
+        help="record of a run, such as results/PLAN/ARM/seed-0.json, folder of a run, or folder of several seeds; "
+        "those of an arm are drawn in one colour",
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="an .svg, .png or .pdf file")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Draw, and say where it lies."""
+    from lcrbnn.study.trajectory import draw_trajectories, read_arms
+
+    draw_trajectories(read_arms(args.records), args.out)
+    print(args.out)
+    return 0

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lcrbnn.kernels.gram import PARTS, gram_parts, grams
+from tests.kernels.interpreted import run_interpreted
+
+# Rows, then the columns of each map: one row, more maps than a launch takes, columns that fill no block, full size.
+CASES = [(1, [1]), (2, [7, 40]), (5, [64, 1, 130, 2000, 33]), (16, [100] * 4), (100, [300, 70]), (128, [4099] * 3)]
+
+
+def exact(maps: list[Tensor]) -> Tensor:
+    return torch.stack([x.double() @ x.double().T for x in maps])
+
+
+def error(maps: list[Tensor]) -> float:
+    """Of the largest entry, over what rounding may leave there."""
+    got, want = grams(maps), exact(maps)
+    lengths = want.diagonal(dim1=1, dim2=2).sqrt()
+    return float(((got - want).abs() / (lengths[:, :, None] * lengths[:, None])).max())
+
+
+def largest_errors() -> dict[str, float]:
+    torch.manual_seed(0)
+    errors = {}
+    for rows, columns in CASES:
+        for dtype in (torch.float32, torch.float16):
+            errors[f"{rows} {columns} {dtype}"] = error([torch.randn(rows, d).to(dtype) for d in columns])
+    errors["mixed types"] = error([torch.randn(9, 50), torch.randn(9, 50).half()])
+    wide = torch.randn(12, 90)
+    errors["a slice, a transpose and a repeated row"] = error([wide[:, 5:70], wide.T[:12], wide[:1].expand(12, -1)])
+    return errors
+
+
+def chosen() -> dict[str, list[str]]:
+    """Type and whether the answer is the kernel's, bit by bit."""
+    torch.manual_seed(0)
+    x = torch.randn(128, 300)
+    rows = {}
+    for name, maps in {"suits": [x], "float64": [x.double()], "rows": [torch.randn(129, 300)]}.items():
+        same = torch.equal(grams(maps), gram_parts([m.float() for m in maps if m.shape[0] <= 128] or [x]).sum(1))
+        rows[name] = [str(grams(maps).dtype), str(same)]
+    return rows
+
+
+def test_the_kernel_agrees_with_float64() -> None:
+    for case, error in run_interpreted(largest_errors).items():
+        assert error < 1e-6, case
+
+
+def test_only_what_the_kernel_can_do_goes_to_it() -> None:
+    assert run_interpreted(chosen) == {
+        "suits": ["torch.float32", "True"],
+        "float64": ["torch.float64", "False"],
+        "rows": ["torch.float32", "False"],
+    }
+
+
+def test_without_a_gpu_torch_does_it() -> None:
+    x = torch.randn(6, 50)
+    assert torch.equal(grams([x, 2 * x]), torch.stack([x @ x.T, 4 * (x @ x.T)]))
+    assert torch.equal(grams([x.bfloat16()])[0], x.bfloat16().float() @ x.bfloat16().float().T)
+    torch.testing.assert_close(grams([x.double()]), exact([x]), rtol=1e-14, atol=1e-14)
+
+
+def test_the_compiler_is_told_the_shape_of_the_parts() -> None:
+    with torch._subclasses.FakeTensorMode():
+        parts = gram_parts([torch.empty(7, 50, dtype=torch.bfloat16), torch.empty(7, 20, dtype=torch.bfloat16)])
+    assert parts.shape == (2, PARTS, 7, 7)
+    assert parts.dtype == torch.float32
