@@ -117,8 +117,8 @@ def _correlate_thin(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl
 
 
 # Pixels a program, and warps, by the wider of the two channel counts.
-BLOCKS = {16: (128, 4), 32: (64, 4), 64: (64, 4)}
-RUNS = {16: (128, 8, 4), 32: (128, 4, 4), 64: (64, 4, 8)}  # pixels a block, blocks a program, warps
+BLOCKS = {16: (256, 4), 32: (64, 4), 64: (64, 4)}
+RUNS = {16: (128, 8, 4), 32: (64, 8, 4), 64: (64, 8, 4)}  # pixels a block, blocks a program, warps
 
 
 def convolve(x: Tensor, w: Tensor, *, back: bool) -> Tensor:
