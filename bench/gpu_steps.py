@@ -58,7 +58,8 @@ def _fill(jobs: dict[str, Job]) -> dict[str, Any]:
             cold[name] = answer.get("first_step_s")
             if "error" in answer:
                 print(f"{name}: not compiled; {answer['error']}", flush=True)
-    print(f"{len(workers)} steps compiled in {time.monotonic() - began:.0f} s", flush=True)
+    compiled = sum(seconds is not None for seconds in cold.values())
+    print(f"{compiled} of {len(workers)} steps compiled in {time.monotonic() - began:.0f} s", flush=True)
     return cold
 
 

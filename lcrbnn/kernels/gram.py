@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lcrbnn.kernels.support import usable
 
-PARTS = 32  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
+PARTS = 16  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
 _MOST_ROWS = 128
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -1,6 +1,6 @@
 """The kernel behind gram.py: a program multiplies one piece of the rows of one map with itself.
 
-Up to four maps share a launch, since one alone leaves most of a GPU idle. Nothing is added up across programs, so that
+Up to eight maps share a launch, since one alone leaves most of a GPU idle. Nothing is added up across programs, so that
 the result does not depend on their order.
 """
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TOGETHER = 4  # maps a launch
+_TOGETHER = 8  # maps a launch
 
 
 @triton.jit
@@ -32,11 +32,12 @@ def _part(x, out, rows, columns, stride, TILES: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def _parts(
-    x0, x1, x2, x3,
-    columns0, columns1, columns2, columns3,
-    stride0, stride1, stride2, stride3,
+    x0, x1, x2, x3, x4, x5, x6, x7,
+    columns0, columns1, columns2, columns3, columns4, columns5, columns6, columns7,
+    stride0, stride1, stride2, stride3, stride4, stride5, stride6, stride7,
     out, rows,
     TILES0: tl.constexpr, TILES1: tl.constexpr, TILES2: tl.constexpr, TILES3: tl.constexpr,
+    TILES4: tl.constexpr, TILES5: tl.constexpr, TILES6: tl.constexpr, TILES7: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     which = tl.program_id(1)
@@ -47,8 +48,16 @@ def _parts(
         _part(x1, place, rows, columns1, stride1, TILES1, ROWS, BLOCK)
     elif which == 2:
         _part(x2, place, rows, columns2, stride2, TILES2, ROWS, BLOCK)
-    else:
+    elif which == 3:
         _part(x3, place, rows, columns3, stride3, TILES3, ROWS, BLOCK)
+    elif which == 4:
+        _part(x4, place, rows, columns4, stride4, TILES4, ROWS, BLOCK)
+    elif which == 5:
+        _part(x5, place, rows, columns5, stride5, TILES5, ROWS, BLOCK)
+    elif which == 6:
+        _part(x6, place, rows, columns6, stride6, TILES6, ROWS, BLOCK)
+    else:
+        _part(x7, place, rows, columns7, stride7, TILES7, ROWS, BLOCK)
 
 
 def launch(maps: Sequence[Tensor], out: Tensor) -> None:
@@ -58,9 +67,9 @@ def launch(maps: Sequence[Tensor], out: Tensor) -> None:
     for begin in range(0, len(maps), _TOGETHER):
         some = maps[begin : begin + _TOGETHER]
         block = 64 if all(x.dtype.itemsize == 2 for x in some) else 16
-        four = [*some, *[some[0]] * (_TOGETHER - len(some))]  # no program looks at those that fill up
-        columns = [x.shape[1] for x in four]
+        full = [*some, *[some[0]] * (_TOGETHER - len(some))]  # no program looks at those that fill up
+        columns = [x.shape[1] for x in full]
         tiles = [triton.cdiv(count, parts * block) for count in columns]
-        strides = [x.stride(0) for x in four]
+        strides = [x.stride(0) for x in full]
         warps = 8 if size == 128 else 4
-        _parts[(parts, len(some))](*four, *columns, *strides, out[begin:], rows, *tiles, size, block, num_warps=warps)
+        _parts[(parts, len(some))](*full, *columns, *strides, out[begin:], rows, *tiles, size, block, num_warps=warps)
