@@ -16,7 +16,7 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.train import Spec
 from lcrbnn.train.run import Options, train_together
 
-WARM = 2  # epochs before those that count; then every third epoch that counts is one whose ratios are looked at
+WARM = 2  # epochs before those that count; ratios are looked at in two of these, as often as early in training
 NEVER = 1e9  # seconds: no checkpoint falls into the epochs that count
 
 

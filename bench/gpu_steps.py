@@ -3,7 +3,7 @@
     python -m bench.gpu_steps [--cases resnet20,resnet20-latent] [--record-folder results/bench] [--profile]
 
 Each case is the trainer itself on images of noise: three consecutive epochs after two to warm up, with augmentation,
-the log's lines and one look at the ratios (the trainer looks every fourth epoch of 400). There is no evaluation, for
+the log's lines and two looks at the ratios (in real training one epoch in ten has one). There is no evaluation, for
 these runs learn from all training images, as the recipes do; no checkpoint either, whose seconds are told apart.
 
 First all cases compile at once, a process each. Then fresh processes, which find everything compiled, take turns: while

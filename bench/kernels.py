@@ -32,13 +32,16 @@ class Kernels:
 
     def _table(self) -> dict[str, Any]:
         rows = sorted(self._profile.key_averages(), key=lambda row: -row.self_device_time_total)
+        named: dict[str, list[float]] = {}
+        for row in rows:  # kernels whose names begin alike count as one
+            entry = named.setdefault(row.key[:100], [0.0, 0.0])
+            entry[0] += row.self_device_time_total / self.steps
+            entry[1] += row.count / self.steps
+        top = sorted(named.items(), key=lambda item: -item[1][0])[:SHOWN]
         return {
             "count": sum(row.count for row in rows) // self.steps,
             "us": sum(row.self_device_time_total for row in rows) / self.steps,
-            "top": {
-                row.key[:100]: [round(row.self_device_time_total / self.steps), row.count // self.steps]
-                for row in rows[:SHOWN]
-            },
+            "top": {name: [round(us), round(count)] for name, (us, count) in top},
         }
 
 

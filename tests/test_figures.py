@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from lcrbnn.study.paired import Paired, paired
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,6 +96,225 @@ def speed_sentence() -> tuple[str, str]:
     return "docs/LOG.md", f"{alone:.0f} k alone, {four:.0f} k for four"
 
 
+def table_row(*cells: str) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def gpu(case: str) -> dict:
+    return figures(f"gpu-steps-{case}")
+
+
+GPU_CASES = {
+    "ResNet-20": "resnet20",
+    "ResNet-20, four side by side": "resnet20-four",
+    "ResNet-20, `latent`": "resnet20-latent",
+    "ResNet-18": "resnet18",
+    "ResNet-18, `latent`": "resnet18-latent",
+}
+
+
+def gpu_rows() -> list[str]:
+    rows = []
+    for shown, case in GPU_CASES.items():
+        found = gpu(case)
+        ratios = [f"{found[r]:.{d}f}" if r in found else "" for r, d in (("time_ratio", 3), ("memory_ratio", 2))]
+        named = {"images_per_second": "", "time_ratio": "time ", "memory_ratio": "memory "}
+        targets = []
+        for name, target in found["targets"].items():
+            bound = target.get("at_least", target.get("at_most"))
+            size = f"{bound / 1000:g} k" if bound > 1000 else f"{bound:g}"
+            targets.append(f"{named[name]}{size} {'met' if target['met'] else 'missed'}")
+        cells = [
+            f"{found['images_per_second'] / 1000:.1f} k",
+            f"{found['ms_per_step']:.3f}",
+            f"{found['memory_of_a_run_mb']:.0f} MB",
+            *ratios,
+            ", ".join(targets),
+        ]
+        rows.append(table_row(shown, *cells))
+    return rows
+
+
+def conv_rows() -> list[str]:
+    rows = []
+    for shape, products in figures("conv-kernels").items():
+        cells = [
+            f"{products[p]['torch_us']:.1f} / {products[p]['kernel_us']:.1f}" if p in products else ""
+            for p in ("forward", "input", "weight")
+        ]
+        channels, side = shape.split("@")
+        rows.append(table_row(f"{channels.replace('x', ' → ')}, {side} × {side}", *cells))
+    return rows
+
+
+def gpu_sentences() -> list[tuple[str, str]]:
+    rate = {case: f"{gpu(case)['images_per_second'] / 1000:.0f} k" for case in GPU_CASES.values()}
+    more = {
+        case: f"{gpu(case)['time_ratio'] - 1:.1%}".replace("%", " %") for case in GPU_CASES.values() if "lat" in case
+    }
+    device = {case: gpu(case)["kernels"] for case in GPU_CASES.values()}
+    epochs = {case: gpu(case)["epoch_s"] for case in GPU_CASES.values()}  # the middle one of three has no look
+    between = {c: epochs[f"{c}-latent"][1] / epochs[c][1] for c in ("resnet20", "resnet18")}
+    alone = gpu("resnet20")["steps_per_epoch"] * 128 / epochs["resnet20"][1] / 1000
+    top, top18 = device["resnet20-latent"]["top"], device["resnet18"]["top"]
+    ours = sum(
+        us for name, (us, _) in device["resnet20"]["top"].items() if name.startswith(("_convolve", "_correlate"))
+    )
+    library = sum(us for name, (us, _) in top18.items() if re.search("xmma|cutlass|cask|nhwcAdd", name))
+    compiled = sum(us for name, (us, _) in top18.items() if name.startswith("triton_"))
+    us, kept = device["resnet20"]["us"], device["resnet20-latent"]["us"]
+    return [
+        ("docs/LOG.md", f"{rate['resnet20']} images a second alone, {rate['resnet20-four']} for four"),
+        (
+            "README.md",
+            f"{rate['resnet20']} images a second alone and {rate['resnet20-four']} over four runs side by side",
+        ),
+        (
+            "README.md",
+            f"adds {more['resnet20-latent']} to a step there and {more['resnet18-latent']} to one of ResNet-18",
+        ),
+        ("docs/claims.md", f"+{more['resnet20-latent']} (ResNet-20) and +{more['resnet18-latent']} (ResNet-18)"),
+        ("docs/claims.md", f"+{between['resnet20'] - 1:.1%} and +{between['resnet18'] - 1:.1%}".replace("%", " %")),
+        ("docs/LOG.md", f"{alone:.1f} k, `latent` {between['resnet20']:.3f} (ResNet-18: {between['resnet18']:.3f})"),
+        ("docs/LOG.md", f"{us:.0f} us against {kept:.0f} us with `latent`, a ratio of {kept / us:.3f}"),
+        (
+            "docs/LOG.md",
+            f"{device['resnet20']['count']} kernels a step, {device['resnet20-latent']['count']} with `latent`",
+        ),
+        ("docs/LOG.md", f"{top['_parts'][0] + top['_power'][0]} of the {kept - us:.0f} us"),
+        ("docs/LOG.md", f"{ours} of the {us:.0f} us are the package's own convolutions"),
+        (
+            "docs/LOG.md",
+            f"names {sum(v for v, _ in top18.values()) / 1000:.2f} of {device['resnet18']['us'] / 1000:.2f} ms",
+        ),
+        ("docs/LOG.md", f"{library / 1000:.2f} in cuDNN's convolutions and {compiled / 1000:.2f} in compiled"),
+    ]
+
+
+SCREEN = ROOT / "results" / "cifar10-screen"
+ARMS = list(tomllib.loads((ROOT / "studies" / "cifar10-screen.toml").read_text())["arms"])
+RUNS = {
+    arm: [json.loads((SCREEN / arm / f"seed-{seed}.json").read_text())["figures"] for seed in (0, 1)] for arm in ARMS
+}
+
+
+def last(arm: str, name: str) -> list[float]:
+    return [run["last"][name] for run in RUNS[arm]]
+
+
+def noisy(arm: str) -> list[float]:
+    return [statistics.fmean(run["noise"].values()) for run in RUNS[arm]]
+
+
+def gaps(arm: str, epoch: int = 50) -> list[float]:
+    lines = [next(line for line in run["over_training"] if line["epoch"] == epoch) for run in RUNS[arm]]
+    return [statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in lines]
+
+
+def seen(arm: str, epoch: int, name: str) -> list[float]:
+    return [next(line[name] for line in run["over_training"] if line["epoch"] == epoch) for run in RUNS[arm]]
+
+
+def short(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}".removeprefix("0")
+
+
+def against(values: list[float], control: list[float]) -> Paired:
+    return paired(control, values)
+
+
+def interval(found: Paired) -> str:
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]".replace("-", "−")
+
+
+def screen_rows() -> list[str]:
+    rows = []
+    for arm in ARMS:
+        cells = []
+        for read in (lambda a: last(a, "valid"), noisy):
+            cells.append(f"{statistics.fmean(read(arm)):.1f} ({statistics.stdev(read(arm)):.1f})")
+            cells.append("" if arm == "none" else interval(against(read(arm), read("none"))))
+        share = last(arm, "share")
+        cells += ["" if None in share else short(statistics.fmean(share), 4), short(statistics.fmean(gaps(arm)))]
+        rows.append(table_row(f"`{arm}`", *cells))
+    return rows
+
+
+def change(arm: str) -> str:
+    return f"{against(last(arm, 'valid'), last('none', 'valid')).mean:+.1f}".replace("-", "−")
+
+
+def both(values: list[float], digits: int = 1) -> str:
+    return "{} and {}".format(*(short(v, digits) if v < 1 else f"{v:,.{digits}f}" for v in values))
+
+
+def screen_sentences() -> list[tuple[str, str]]:
+    mean = statistics.fmean
+    gap = {arm: short(mean(gaps(arm))) for arm in ARMS}
+    trained = [f"{mean(last(arm, 'train')):.1f}" for arm in ("none", "eq9-share-2", "eq9-share-10")]
+    at_37 = [f"{mean(seen(arm, 37, 'valid')):.1f}" for arm in ("eq9-share-10-ramp", "none")]
+    at_3 = {arm: both(seen(arm, 3, "share"), 3) for arm in ("eq9-share-10-ramp", "eq9-share-2")}
+    valid_3 = {arm: f"{mean(seen(arm, 3, 'valid')):.0f}" for arm in ("eq9-share-10-ramp", "eq9-share-2")}
+    channel = [both([r[-1] for r in seen("channel-share-10", epoch, "ratios")], 2) for epoch in (1, 50)]
+    raw = [both(gaps("eq8-raw-share-10", epoch), 2) for epoch in (1, 50)]
+    block_7 = both([r[6] for r in seen("eq8-unit-share-10", 50, "ratios")], 2)
+    assert max(abs(r - 1) for run in RUNS["eq9-share-10-beta-1"] for r in run["last"]["ratios"]) < 0.05
+    assert all(r > 0.9995 for r in RUNS["eq9-share-30"][1]["last"]["ratios"])
+    assert not any(against(noisy(arm), noisy("none")).decided for arm in ARMS if arm != "none")
+    decided = [arm for arm in ARMS if arm != "none" and against(last(arm, "valid"), last("none", "valid")).decided]
+    fall = {
+        arm: f"{mean(last(arm, 'valid')) - mean(noisy(arm)):.1f}" for arm in ("none", "eq9-share-2", "teacher-share-10")
+    }
+    taught = both([b - a for a, b in zip(last("none", "valid"), last("distill", "valid"), strict=True)])
+    small, large = (
+        both([b - a for a, b in zip(last("none", "valid"), last(arm, "valid"), strict=True)])
+        for arm in ("eq9-share-2", "eq9-share-10")
+    )
+    log = [
+        f"(by seed {small}, {large};".replace("-", "−"),
+        f"2 % of the gradient: {change('eq9-share-2')} points; 10 %: {change('eq9-share-10')}",
+        f"with 30 % the two runs end at {both(last('eq9-share-30', 'valid'))} %",
+        f"falls from {gap['none']} to {gap['eq9-share-2']}, {gap['eq9-share-10']} and {gap['eq9-share-30']}",
+        f"{trained[0]}, {trained[1]} and {trained[2]} %",
+        f"epochs: {change('eq9-share-10-ramp')}, and |ratio − 1| comes to {gap['eq9-share-10-ramp']}",
+        f"{at_37[0]} against {at_37[1]} %",
+        f"{at_3['eq9-share-10-ramp']} of the gradient in the one arm, {at_3['eq9-share-2']} in the other",
+        f"{valid_3['eq9-share-10-ramp']} and {valid_3['eq9-share-2']} %",
+        f"{both(last('eq9-1', 'share'), 3)} at the end; {change('eq9-1')}",
+        f"{both(last('eq9-8', 'share'), 3)}; {change('eq9-8')}",
+        f"{both(last('eq9-share-2', 'weight'))} with 2 %, {both(last('eq9-share-10', 'weight'), 0)} with 10 %",
+        f"{both(last('eq9-share-10-ramp', 'weight'), 0)} with the ramp",
+        "{:.1f}·10⁵ and {:.1f}·10⁸ with 30 %".format(
+            *(v / 10**k for v, k in zip(last("eq9-share-30", "weight"), (5, 8), strict=True))
+        ),
+        f"block 7 ends at {block_7}",
+        f"from {channel[0]} after the first epoch to {channel[1]}",
+        f"|ratio − 1| goes from {raw[0]} to {raw[1]}",
+        f"mean of {both(last('eq8-raw-share-10', 'share'), 2)}",
+        "{:.1f} % after epoch 47 to {:.1f} %".format(*(seen("eq8-raw-share-10", e, "valid")[1] for e in (47, 50))),
+        f"end at {both(last('eq9-share-10-weights', 'valid'))} %",
+        f"{seen('eq9-share-10-weights', 37, 'valid')[0]:.1f} % after epoch 37",
+        f"the last three blocks alone {change('eq9-share-10-last-3')}",
+        f"all blocks alike (β = 1) {change('eq9-share-10-beta-1')}",
+        f"level ({change('paper-1e-3')}) with a share of {both(last('paper-1e-3', 'share'), 4)}",
+        f"λ = 1 ends at {both(last('paper-1', 'valid'))} % with shares of {both(last('paper-1', 'share'), 3)}",
+        f"level on clean images ({change('teacher-share-10').replace('+', '−')})",
+        f"{both(noisy('teacher-share-10'))} against {both(noisy('none'))} %",
+        f"own strength: {change('official')}, with a share of {both(last('official', 'share'), 4)}",
+        f"same teacher: {change('distill')} ({taught} by seed)",
+        f"only {', '.join(f'`{arm}`' for arm in decided)} leave 0 out",
+        f"{fall['none']} points without retention, {fall['eq9-share-2']} with 2 %",
+        f"{fall['teacher-share-10']} with the teacher",
+    ]
+    levels = " → ".join(f"{mean(last(arm, 'valid')):.1f}" for arm in ("none", "eq9-1", "eq9-8"))
+    return [
+        *(("docs/LOG.md", text) for text in log),
+        ("docs/claims.md", f"{levels} for λ = 0, 1, 8"),
+        ("docs/claims.md", f"is {gap['eq9-share-10']} with a share of 10 % and {gap['none']} without"),
+        ("docs/claims.md", f"{both(gaps('paper-1', 1), 2)} after the first epoch to {both(gaps('paper-1'), 2)}"),
+    ]
+
+
 def kill_sentences() -> list[tuple[str, str]]:
     found = json.loads((ROOT / "results" / "kill" / "cpu.json").read_text())["figures"]
     assert found["different"] == []
@@ -104,6 +326,11 @@ QUOTED = [
     *train_sentences(),
     speed_sentence(),
     *kill_sentences(),
+    *gpu_sentences(),
+    *(("docs/LOG.md", row) for row in gpu_rows()),
+    *(("docs/LOG.md", row) for row in conv_rows()),
+    *screen_sentences(),
+    *(("docs/LOG.md", row) for row in screen_rows()),
     *(("docs/method.md", row) for row in power_iteration_rows()),
     *(("docs/LOG.md", row) for row in digits_rows()),
     *step_sentences(),

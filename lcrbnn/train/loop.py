@@ -52,6 +52,9 @@ class Stepper(Protocol):
     def check(self) -> None:
         """Wait until all steps are made; raise BadNumbers if one had any."""
 
+    def look(self) -> Look | None:
+        """Ratios and share, if this stepper can tell better than evaluate.look."""
+
 
 class Watcher(Protocol):
     """Is shown each line of the log."""
@@ -124,9 +127,12 @@ class Loop:
             start_epoch(self.parts.model)
         self.parts.model.train()
         if step == 0 and self.spec.share > 0 and looked_at(self.spec, epoch):
-            share = look(self.spec, self.parts, self.train).share
+            share = self._look().share
             self.full = self.spec.share / max(share or 0.0, 1e-30)
         self.step.begin(epoch, step, self.full)
+
+    def _look(self) -> Look:
+        return self.step.look() or look(self.spec, self.parts, self.train)
 
     def _one(self) -> None:
         self._checked(self.step.take)
@@ -177,7 +183,7 @@ class Loop:
         spec, place = self.spec, self.place
         means = self._means()
         read = None if self.valid is None else accuracy(self.answers, self.valid, stop.check)
-        seen = look(spec, self.parts, self.train) if looked_at(spec, place.epoch) else Look(None, None)
+        seen = self._look() if looked_at(spec, place.epoch) else Look(None, None)
         weight = retention_weight(spec, self.full, place.epoch, self.steps - 1, self.steps)
         now = time.monotonic()
         return {

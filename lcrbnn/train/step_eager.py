@@ -57,6 +57,9 @@ class EagerStep:
     def check(self) -> None:
         """Nothing to wait for: each step has looked at its own numbers."""
 
+    def look(self) -> None:
+        """Has no way of its own to look at ratios and gradients: evaluate.look does."""
+
     def update(self, batch: Batch, lr: float, weight: float) -> Tensor:
         """Move the weights by one batch; return its SUMS."""
         parts = self.parts

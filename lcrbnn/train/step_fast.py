@@ -18,9 +18,10 @@ from torch._inductor.exc import InductorError
 
 from lcrbnn.errors import Failed
 from lcrbnn.layers import project
-from lcrbnn.train.augment import AUGMENT, Draws, draw, normalize
+from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts
+from lcrbnn.train.evaluate import Look
 from lcrbnn.train.objective import SUMS, objective
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
@@ -29,6 +30,7 @@ from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
 NEVER = 2**62  # the first bad step, while there is none
 WARM_UP = 2  # steps before the capture, undone afterwards
+MUCH = 100  # times lambda: what retention weighs where its own gradient is wanted, clear of rounding
 
 
 class FastStep:
@@ -54,6 +56,8 @@ class FastStep:
         self._lr = torch.zeros((), device=device)
         self._lanes = torch.arange(min(spec.batch, count), device=device)
         self._graph: Any = None
+        self._look: Any = None
+        self._seen = (self._lr, self._lr)
         self._epoch = self._step = 0
         self._full = 0.0
         compiler: Any = torch._dynamo.config
@@ -105,6 +109,48 @@ class FastStep:
         bad = int(self._bad)
         if bad != NEVER:
             raise BadNumbers("loss or gradient is not finite", self._epoch, bad)
+
+    def look(self) -> Look | None:
+        """What evaluate.look finds, by the compiled step: between epochs, once it is there, where retention takes part.
+
+        The loss is linear in lambda, so two gradients, without retention and with much of it, give retention's own.
+        """
+        if self._graph is None or not self.spec.retains:
+            return None
+        with self._on_stream(), _undone(self._buffers()):
+            self._order[: len(self._lanes)] = self._lanes
+            self._draws.down.fill_(PAD)
+            self._draws.right.fill_(PAD)
+            self._draws.mirrored.fill_(False)
+            self._count.zero_()
+            gradients = []
+            for weight in (0.0, much := MUCH * max(self._full, 1e-6)):
+                self._weights[0] = weight
+                if not self.captured:
+                    self._seen = self._gradient()
+                else:
+                    if self._look is None:
+                        self._look = torch.cuda.CUDAGraph()
+                        with torch.cuda.graph(self._look, pool=self._graph.pool(), stream=self.stream):
+                            self._seen = self._gradient()
+                    self._look.replay()
+                gradients.append(self._seen[0].clone())
+            task, both = gradients
+            share = ((both - task).norm() / much / task.norm().clamp_min(1e-30)).item()
+            return Look([round(r, 6) for r in self._seen[1].tolist()], share)
+
+    def _gradient(self) -> tuple[Tensor, Tensor]:
+        """Of one batch: the gradient of all weights in one piece, and the ratios."""
+        parts = self.parts
+        parts.optimizer.zero_grad(set_to_none=True)
+        with _uncounted(self._counters):
+            loss, _ = self._forward(self._count)
+        loss.backward()
+        assert parts.retention is not None
+        assert parts.retention.ratios is not None
+        ratios = parts.retention.ratios.clone()
+        weights = [p for p in parts.model.parameters() if p.grad is not None]
+        return torch.cat([p.grad.flatten() for p in weights if p.grad is not None]), ratios
 
     def _last(self) -> None:
         self.check()  # bad numbers so far are not this batch's
@@ -172,6 +218,10 @@ class FastStep:
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
         kept = [t for m in modules for t in (*m.parameters(), *m.buffers())]
         return [*kept, *remembered, self.sums, self._count, self._bad]
+
+    def _buffers(self) -> list[Tensor]:
+        kept = [*self.parts.model.buffers(), *([] if self.parts.retention is None else self.parts.retention.buffers())]
+        return [*kept, self._count, self._bad]
 
     def _on_stream(self) -> Any:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)

@@ -18,6 +18,7 @@ from lcrbnn.train import Spec
 from lcrbnn.train import run as running
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
+from lcrbnn.train.evaluate import look
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
 from tests.train.helpers import OFTEN, SMALL, Crash, arrays, crash_after, log, small_run
@@ -139,3 +140,21 @@ def test_runs_side_by_side_share_their_data_and_arithmetic(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="runs side by side share images; got train and all"):
         train_together(jobs, OFTEN)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taken", [0, 3], ids=["fresh", "trained a little"])
+def test_the_compiled_step_sees_what_the_plain_look_sees_and_leaves_no_trace(taken: int) -> None:
+    spec = SPEC.but(ramp=0.0)
+    parts, step = steps(FastStep, spec, taken)
+    before = [t.clone() for t in (*parts.model.parameters(), *parts.model.buffers())]
+    wanted = look(spec, parts, step.train)
+    found = step.look()
+    assert found is not None
+    assert found.ratios == pytest.approx(wanted.ratios, rel=5e-3)  # a sign near zero may differ
+    assert found.share == pytest.approx(wanted.share, rel=3e-2)
+    after = [*parts.model.parameters(), *parts.model.buffers()]
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True))
+
+
+def test_without_retention_the_compiled_step_has_no_look_of_its_own() -> None:
+    assert steps(FastStep, SPEC.but(weight=0.0, ramp=0.0), 1)[1].look() is None
