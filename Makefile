@@ -7,9 +7,9 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types imports unit bench docs clean
+.PHONY: demo test lint types imports unit bench docs engine clean
 
-demo: $(VENV)/installed
+demo: $(VENV)/installed engine
 	$(BIN)/lcrbnn demo
 
 test: lint types imports unit
@@ -24,8 +24,12 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
-unit: $(VENV)/installed-dev
+unit: $(VENV)/installed-dev engine
 	$(BIN)/pytest -n 2
+
+engine: $(VENV)/installed  # without a C++ compiler cmake only warns, and everything but the engine works
+	$(BIN)/cmake -S . -B build --log-level=WARNING
+	$(BIN)/cmake --build build --parallel 2 -- -s
 
 bench: $(VENV)/installed
 	$(BIN)/python -m bench.retention_step
@@ -39,11 +43,11 @@ $(VENV)/torch:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/torch pyproject.toml
-	$(PIP) install -e .
+	$(PIP) install cmake -C wheel.cmake=false -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) install -e ".[dev]"
+	$(PIP) install -C wheel.cmake=false -e ".[dev]"
 	@touch $@
 
 clean:

@@ -32,4 +32,10 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.study.demo import run_demo
 
     print(run_demo(args.out, weight=args.weight, seeds=args.seeds, epochs=args.epochs))
+    from lcrbnn.peers.ship import ship
+
+    try:
+        print(ship(args.out / f"lambda-{args.weight:g}" / "seed-0", args.out / "digits.bnn"))
+    except InputError as error:  # without the engine the rest is still worth having
+        print(f"no engine: {error}")
     return 0

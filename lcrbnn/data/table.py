@@ -27,6 +27,7 @@ class DataSet:
     held_out: int  # training images set aside for validation
     augment: str  # what training images usually go through: a row of AUGMENTATIONS
     load: Callable[[Path], Images]
+    names: tuple[str, ...] = ()  # of the classes; without, they are numbered
 
 
 _ROWS = [
@@ -55,6 +56,7 @@ _ROWS = [
         held_out=10_000,
         augment="crop-flip",
         load=load_cifar10,
+        names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 ]
 

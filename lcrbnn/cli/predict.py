@@ -1,0 +1,41 @@
+"""`lcrbnn predict`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lcrbnn.errors import number
+
+BATCH = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A model and pictures."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a .bnn file")
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a picture, or a folder of pictures")
+    parser.add_argument("--top", type=int, default=1, metavar="N", help="the N most probable labels of each")
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print a line a picture: its name, then labels with their probabilities."""
+    import numpy as np
+
+    from lcrbnn.engine.format import read_model
+    from lcrbnn.engine.lib import Engine
+    from lcrbnn.engine.pictures import batches, find_pictures
+    from lcrbnn.engine.reference import numbers
+
+    number(args.top, "--top", low=1, whole=True)
+    number(args.threads, "--threads", low=1, high=1024, whole=True)
+    model = read_model(args.model)
+    engine = Engine(args.model)
+    for paths, pixels in batches(find_pictures(args.images), model, BATCH):
+        logits = engine.run(np.ascontiguousarray(numbers(model, pixels)), threads=args.threads).astype(np.float64)
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        odds /= odds.sum(1, keepdims=True)
+        for path, row in zip(paths, odds, strict=True):
+            best = np.argsort(-row, kind="stable")[: args.top]
+            print(f"{path}  " + "  ".join(f"{model.classes[i]} {100 * row[i]:.1f} %" for i in best))
+    return 0

@@ -1,0 +1,87 @@
+"""From a network to the model of a file: walk, fold, settle the signs, check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lcrbnn.data import DataSet
+from lcrbnn.engine import Model, Node
+from lcrbnn.engine.check import shapes
+from lcrbnn.errors import InputError
+from lcrbnn.export.draft import Draft, Step, refuse
+from lcrbnn.export.fold import fold, round_once
+from lcrbnn.export.rules import follow
+from lcrbnn.export.settle import settle
+from lcrbnn.layers import evaluating
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a network takes and what its answers are called; a row of DATASETS says as much of its own images."""
+
+    shape: tuple[int, int, int]  # height, width, channels
+    classes: tuple[str, ...]
+    top: float = 1.0  # a pixel becomes (pixel / top - mean) / std
+    mean: tuple[float, ...] = ()  # a channel; without it 0
+    std: tuple[float, ...] = ()  # a channel; without it 1
+
+    @classmethod
+    def of(cls, row: DataSet) -> Input:
+        """That of a data set; classes without names are numbered."""
+        names = row.names or map(str, range(row.classes))
+        return cls((row.image, row.image, row.channels), tuple(names), row.top, row.mean, row.std)
+
+
+def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bool = False) -> Model:
+    """The model of a network for the images of a data set (or an Input), as docs/format.md has it.
+
+    Batch norms move into the layers before them, and no sign that depends on one sum alone changes by it. `half` keeps
+    the weights of real convolutions and linear layers in float16.
+    """
+    _check_numbers(net)
+    given = Input.of(images) if isinstance(images, DataSet) else images
+    draft = Draft(given.shape)
+    with evaluating(net), torch.no_grad():
+        follow(draft, "", net, draft.image)
+        steps = fold(draft.steps)
+        round_once(steps)
+        settle(steps)
+    index: dict[Step, int] = {draft.image.step: 0} | {step: i for i, step in enumerate(steps, 1)}
+    model = Model(
+        name=name,
+        shape=given.shape,
+        top=float(given.top),
+        mean=given.mean or (0.0,) * given.shape[2],
+        std=given.std or (1.0,) * given.shape[2],
+        classes=given.classes,
+        nodes=tuple(Node(s.op, s.name, tuple(index[one] for one in s.inputs), _keys(s, half)) for s in steps),
+    )
+    shapes(model)
+    return model
+
+
+def _keys(step: Step, half: bool) -> dict[str, Any]:
+    if not half or step.op != "conv":
+        return step.keys
+    with np.errstate(over="ignore"):
+        weight = step.keys["weight"].astype(np.float16)
+    if not np.isfinite(weight).all():
+        refuse(step.name, "its weight holds numbers that float16 does not; export it without half")
+    return step.keys | {"weight": weight}
+
+
+def _check_numbers(net: nn.Module) -> None:
+    if not isinstance(net, nn.Module):
+        raise InputError(f"export_model takes a torch.nn.Module; got {type(net).__name__}")
+    for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
+        if tensor.device.type != "cpu" or (tensor.is_floating_point() and tensor.dtype != torch.float32):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise InputError(
+                f"a network is exported from float32 on the CPU, and {name} is {kind} on {tensor.device.type}: "
+                "net.float().cpu() brings it there"
+            )

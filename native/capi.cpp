@@ -1,0 +1,368 @@
+#include "capi.h"
+
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "run.h"
+#include "threads.h"
+
+using namespace lcrbnn;
+
+// What the containers of a load may throw ends here; a build without exceptions ends the process instead.
+#if defined(__cpp_exceptions)
+#define GUARDED(...)                            \
+  try {                                         \
+    __VA_ARGS__                                 \
+  } catch (const std::bad_alloc&) {             \
+    error.memory("there is not enough memory"); \
+  } catch (...) {                               \
+    error.memory("an unexpected error");        \
+  }
+#else
+#define GUARDED(...) {__VA_ARGS__}
+#endif
+
+namespace {
+
+// A workspace with an image of numbers for those who bring pixels; kept for the next call.
+struct Space {
+  Workspace work;
+  float* image = nullptr;
+  Space* next = nullptr;
+};
+
+void free_space(Space* s) {
+  free(s->work.arena);
+  free(s->work.tile);
+  free(s->work.nanoseconds);
+  free(s->image);
+  delete s;
+}
+
+Space* new_space(const Plan& plan, size_t image) {
+  Space* s = new (std::nothrow) Space;
+  if (!s) return nullptr;
+  const size_t times = plan.stages.size() * sizeof(uint64_t);
+  s->work.arena = static_cast<char*>(aligned_new(size_t(plan.arena)));
+  s->work.tile = static_cast<char*>(aligned_new(size_t(plan.tile)));
+  s->work.nanoseconds = static_cast<uint64_t*>(aligned_new(times));
+  s->image = static_cast<float*>(aligned_new(image * 4));
+  if (!s->work.arena || !s->work.tile || !s->work.nanoseconds || !s->image) {
+    free_space(s);
+    return nullptr;
+  }
+  memset(s->work.nanoseconds, 0, times);
+  return s;
+}
+
+}  // namespace
+
+struct lcrbnn_model {
+  Graph graph;
+  Memory memory;
+  std::vector<NodeData> data;
+  Plan plan;
+  const RowOps* rows = nullptr;
+  bool fuse = true;
+  uint64_t file_bytes = 0;
+  std::vector<float> levels;         // [channel][256]: the number of each pixel
+  std::vector<std::string> kernels;  // by node
+
+  Mutex mutex;  // of all below
+  Space* spaces = nullptr;
+  std::vector<uint64_t> nanoseconds;  // by stage
+  uint64_t images = 0;
+  std::unique_ptr<Plan> debug;  // every value kept
+
+  ~lcrbnn_model() {
+    while (spaces) {
+      Space* s = spaces;
+      spaces = s->next;
+      free_space(s);
+    }
+  }
+};
+
+namespace {
+
+int answer(const Error& error, char* message, size_t size) {
+  if (error.code && message && size) snprintf(message, size, "%s", error.text);
+  return error.code;
+}
+
+void name_kernels(lcrbnn_model& m) {
+  for (size_t i = 0; i < m.graph.nodes.size(); ++i) {
+    const int stage = m.plan.stage_of[i];
+    std::string name = "view";
+    if (stage >= 0) {
+      const Stage& s = m.plan.stages[size_t(stage)];
+      if (s.node != int(i)) name = "fused";
+      else if (s.head == Head::bconv) name = std::string(m.data[i].kernel->name) + (s.limits ? "/limits" : "");
+      else name = s.head == Head::conv ? "float" : m.rows->name;
+    }
+    m.kernels.push_back(std::move(name));
+  }
+}
+
+bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel, lcrbnn_model& m, Error& error) {
+  if (flags & ~LCRBNN_UNFUSED) return error.call("unknown flags: %d", flags);
+  if (kernel && !*kernel) kernel = nullptr;
+  m.fuse = !(flags & LCRBNN_UNFUSED);
+  m.file_bytes = bytes;
+  m.rows = &choose_rows();
+  if (!read_graph(data, bytes, m.graph, error) || !load_nodes(m.graph, data, kernel, m.memory, m.data, error) ||
+      !make_plan(m.graph, m.data, m.fuse, false, m.plan, error))
+    return false;
+  m.nanoseconds.assign(m.plan.stages.size(), 0);
+  for (size_t c = 0; c < m.graph.mean.size(); ++c)
+    for (int pixel = 0; pixel < 256; ++pixel)
+      m.levels.push_back((float(pixel) / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);
+  name_kernels(m);
+  return true;
+}
+
+int open_any(const char* path, const void* data, size_t bytes, int flags, const char* kernel, lcrbnn_model** out,
+             char* message, size_t size) {
+  Error error;
+  if (!out || (!path && !data)) {
+    error.call("open needs a file and a place for the model");
+    return answer(error, message, size);
+  }
+  *out = nullptr;
+  lcrbnn_model* made = nullptr;
+  GUARDED({
+    std::vector<uint8_t> own;
+    made = new lcrbnn_model;
+    if (!path || read_file(path, own, error)) {
+      if (path) data = own.data(), bytes = own.size();
+      if (open_model(static_cast<const uint8_t*>(data), bytes, flags, kernel, *made, error)) *out = made;
+    }
+  })
+  if (!*out || error.code) {
+    *out = nullptr;
+    delete made;
+    if (!error.code) error.memory("there is not enough memory");
+  }
+  return answer(error, message, size);
+}
+
+// The spaces of a call, given back at its end with the times they hold.
+struct Lease {
+  lcrbnn_model& model;
+  Space* list[kMostThreads] = {};
+  int count = 0;
+
+  bool take(int wanted) {
+    {
+      const Lock lock(model.mutex);
+      while (count < wanted && model.spaces) {
+        list[count++] = model.spaces;
+        model.spaces = model.spaces->next;
+      }
+    }
+    for (; count < wanted; ++count)
+      if (!(list[count] = new_space(model.plan, model.graph.values[0].numbers()))) return count > 0;
+    return true;
+  }
+
+  void give(uint64_t images) {
+    const Lock lock(model.mutex);
+    model.images += images;
+    for (int i = 0; i < count; ++i) {
+      for (size_t s = 0; s < model.nanoseconds.size(); ++s)
+        model.nanoseconds[s] += list[i]->work.nanoseconds[s], list[i]->work.nanoseconds[s] = 0;
+      list[i]->next = model.spaces;
+      model.spaces = list[i];
+    }
+  }
+};
+
+struct Batch {
+  lcrbnn_model& model;
+  const float* images;
+  const uint8_t* pixels;
+  float* logits;
+  Lease& lease;
+
+  // Image i in the space of a worker, its rows by `threads` workers.
+  void one(size_t i, int worker, int threads) const {
+    const size_t numbers = model.graph.values[0].numbers(), classes = model.graph.classes.size();
+    Space& space = *lease.list[worker];
+    const float* image = images + i * numbers;
+    if (pixels) {
+      const uint8_t* from = pixels + i * numbers;
+      const size_t channels = model.graph.mean.size();
+      for (size_t p = 0; p < numbers; p += channels)
+        for (size_t c = 0; c < channels; ++c) space.image[p + c] = model.levels[c * 256 + from[p + c]];
+      image = space.image;
+    }
+    Workspace workers[kMostThreads];
+    for (int t = 0; t < threads; ++t) workers[t] = lease.list[threads == 1 ? worker : t]->work;
+    run_image(model.graph, model.data, model.plan, *model.rows, image, workers, threads, nullptr);
+    memcpy(logits + i * classes, value_of(model.plan, workers[0], image, int(model.graph.values.size()) - 1),
+           classes * 4);
+  }
+};
+
+int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, size_t n, float* logits, int threads,
+            char* message, size_t size) {
+  Error error;
+  if (!model || (n && ((!images && !pixels) || !logits)))
+    error.call("run needs a model, images and a place for logits");
+  else if (threads < 1 || threads > kMostThreads)
+    error.call("threads must be from 1 to %d; got %d", kMostThreads, threads);
+  if (error.code || n == 0) return answer(error, message, size);
+  Lease lease{*model};
+  if (!lease.take(threads)) {
+    error.memory("there is not enough memory to run");
+    return answer(error, message, size);
+  }
+  threads = lease.count;
+  Batch batch{*model, images, pixels, logits, lease};
+  // Whole images where there are enough for every thread; the rest of them row by row.
+  const size_t whole = threads > 1 ? n / size_t(threads) * size_t(threads) : n;
+  if (threads == 1) {
+    for (size_t i = 0; i < n; ++i) batch.one(i, 0, 1);
+  } else {
+    const size_t most = 1 << 30;
+    for (size_t start = 0; start < whole; start += most) {
+      struct Part {
+        const Batch* batch;
+        size_t start;
+      } part{&batch, start};
+      const size_t count = whole - start < most ? whole - start : most;
+      parallel(
+          threads, int(count),
+          [](void* context, int task, int worker) {
+            const Part& p = *static_cast<const Part*>(context);
+            p.batch->one(p.start + size_t(task), worker, 1);
+          },
+          &part);
+    }
+    for (size_t i = whole; i < n; ++i) batch.one(i, 0, threads);
+  }
+  lease.give(n);
+  return LCRBNN_OK;
+}
+
+// Runs with a plan that keeps all values; slow and by one thread.
+bool inspect(lcrbnn_model* model, const float* images, size_t n, int node, float* values, int32_t* sums, Error& error) {
+  if (!model) return error.call("there is no model");
+  lcrbnn_model& m = *model;
+  if (node < 0 || node >= int(m.graph.nodes.size()))
+    return error.call("there are nodes 0 to %zu; got %d", m.graph.nodes.size() - 1, node);
+  if (sums && m.graph.nodes[size_t(node)].op != Op::bconv) return error.call("node %d is no bconv", node);
+  if (n && (!images || !(values || sums))) return error.call("images and a place for the answer are needed");
+  {
+    const Lock lock(m.mutex);
+    if (!m.debug) {
+      std::unique_ptr<Plan> made(new Plan);
+      if (!make_plan(m.graph, m.data, m.fuse, true, *made, error)) return false;
+      m.debug = std::move(made);
+    }
+  }
+  Space* space = new_space(*m.debug, 0);
+  if (!space) return error.memory("there is not enough memory to run");
+  const size_t numbers = m.graph.values[0].numbers(), made = m.graph.values[size_t(node) + 1].numbers();
+  for (size_t i = 0; i < n; ++i) {
+    const float* image = images + i * numbers;
+    Probe probe;
+    if (sums) probe.node = node, probe.sums = sums + i * made;
+    run_image(m.graph, m.data, *m.debug, *m.rows, image, &space->work, 1, &probe);
+    if (values) memcpy(values + i * made, value_of(*m.debug, space->work, image, node + 1), made * 4);
+  }
+  free_space(space);
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+int lcrbnn_abi(void) noexcept { return 1; }
+
+int lcrbnn_open(const char* path, int flags, const char* kernel, lcrbnn_model** out, char* message,
+                size_t size) noexcept {
+  return open_any(path, nullptr, 0, flags, kernel, out, message, size);
+}
+
+int lcrbnn_open_memory(const void* data, size_t bytes, int flags, const char* kernel, lcrbnn_model** out, char* message,
+                       size_t size) noexcept {
+  return open_any(nullptr, data, bytes, flags, kernel, out, message, size);
+}
+
+void lcrbnn_close(lcrbnn_model* model) noexcept { delete model; }
+
+void lcrbnn_get_info(const lcrbnn_model* model, lcrbnn_info* info) noexcept {
+  const Shape& in = model->graph.values[0];
+  *info = {in.h,
+           in.w,
+           in.c,
+           int32_t(model->graph.classes.size()),
+           int32_t(model->graph.nodes.size()),
+           int32_t(model->plan.stages.size()),
+           model->file_bytes,
+           model->memory.total(),
+           model->plan.arena + model->plan.tile};
+}
+
+static bool has_node(const lcrbnn_model* m, int node) { return node >= 0 && size_t(node) < m->graph.nodes.size(); }
+
+const char* lcrbnn_model_name(const lcrbnn_model* m) noexcept { return m->graph.name.c_str(); }
+const char* lcrbnn_class_name(const lcrbnn_model* m, int i) noexcept {
+  return i >= 0 && size_t(i) < m->graph.classes.size() ? m->graph.classes[size_t(i)].c_str() : nullptr;
+}
+const char* lcrbnn_node_name(const lcrbnn_model* m, int node) noexcept {
+  return has_node(m, node) ? m->graph.nodes[size_t(node)].name.c_str() : nullptr;
+}
+const char* lcrbnn_node_op(const lcrbnn_model* m, int node) noexcept {
+  return has_node(m, node) ? op_name(m->graph.nodes[size_t(node)].op) : nullptr;
+}
+const char* lcrbnn_node_kernel(const lcrbnn_model* m, int node) noexcept {
+  return has_node(m, node) ? m->kernels[size_t(node)].c_str() : nullptr;
+}
+int lcrbnn_node_shape(const lcrbnn_model* m, int node, int32_t shape[3]) noexcept {
+  if (!has_node(m, node)) return 0;
+  const Shape& s = m->graph.values[size_t(node) + 1];
+  shape[0] = s.h, shape[1] = s.w, shape[2] = s.c;
+  return 1;
+}
+
+int lcrbnn_run(lcrbnn_model* model, const float* images, size_t n, float* logits, int threads, char* message,
+               size_t size) noexcept {
+  return run_any(model, images, nullptr, n, logits, threads, message, size);
+}
+
+int lcrbnn_run_pixels(lcrbnn_model* model, const uint8_t* pixels, size_t n, float* logits, int threads, char* message,
+                      size_t size) noexcept {
+  return run_any(model, nullptr, pixels, n, logits, threads, message, size);
+}
+
+uint64_t lcrbnn_times(lcrbnn_model* m, double* seconds, int reset) noexcept {
+  const Lock lock(m->mutex);
+  const uint64_t images = m->images;
+  for (size_t i = 0; seconds && i < m->graph.nodes.size(); ++i) seconds[i] = 0;
+  for (size_t s = 0; s < m->plan.stages.size(); ++s) {
+    if (seconds && images) seconds[m->plan.stages[s].node] += double(m->nanoseconds[s]) * 1e-9 / double(images);
+    if (reset) m->nanoseconds[s] = 0;
+  }
+  if (reset) m->images = 0;
+  return images;
+}
+
+int lcrbnn_value(lcrbnn_model* model, const float* images, size_t n, int node, float* out, char* message,
+                 size_t size) noexcept {
+  Error error;
+  GUARDED(inspect(model, images, n, node, out, nullptr, error);)
+  return answer(error, message, size);
+}
+
+int lcrbnn_accumulators(lcrbnn_model* model, const float* images, size_t n, int node, int32_t* out, char* message,
+                        size_t size) noexcept {
+  Error error;
+  GUARDED(inspect(model, images, n, node, nullptr, out, error);)
+  return answer(error, message, size);
+}
+
+}  // extern "C"

@@ -1,0 +1,147 @@
+#include "fconv.h"
+
+#include <cstring>
+
+namespace lcrbnn {
+namespace {
+
+int group_in(const FConv& c) { return c.in_c / c.groups; }
+int group_out(const FConv& c) { return c.out_c / c.groups; }
+int panels(const FConv& c) { return (group_out(c) + kFConvPanel - 1) / kFConvPanel; }
+int padded_cols(const FConv& c) { return (c.out_w - 1) * c.stride_w + (c.kw - 1) * c.dil_w + 1; }
+
+// Whether some column of the window lies outside the map: then rows are copied with their padding first.
+bool needs_copy(const FConv& c) { return c.pad_left > 0 || padded_cols(c) > c.in_w; }
+
+void copy_row(const FConv& c, const float* from, float* to) {
+  const size_t cols = padded_cols(c), before = c.pad_left < int(cols) ? c.pad_left : cols, rest = cols - before;
+  const size_t inside = rest < size_t(c.in_w) ? rest : c.in_w;
+  std::memset(to, 0, sizeof(float) * before * c.in_c);
+  std::memcpy(to + before * c.in_c, from, sizeof(float) * inside * c.in_c);
+  std::memset(to + (before + inside) * c.in_c, 0, sizeof(float) * (rest - inside) * c.in_c);
+}
+
+// Four floats, on any CPU with 128-bit vectors.
+typedef float Four __attribute__((vector_size(16)));
+inline Four load(const float* from) {
+  Four v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+
+// Sums of 16 channels at one pixel and, in `rest`, at the pixels after it: see fconv_avx2.cpp.
+template <int kPixels>
+struct Sums {
+  Four a, b, c, d;
+  Sums<kPixels - 1> rest;
+
+  void set(const float* v) { a = load(v), b = load(v + 4), c = load(v + 8), d = load(v + 12), rest.set(v); }
+  void multiply(const float* from, size_t step, const float* w) {
+    const Four v = {*from, *from, *from, *from};
+    a += v * load(w), b += v * load(w + 4), c += v * load(w + 8), d += v * load(w + 12);
+    rest.multiply(from + step, step, w);
+  }
+  void store(float* to, size_t step) const {
+    const Four all[4] = {a, b, c, d};
+    std::memcpy(to, all, sizeof(all));
+    rest.store(to + step, step);
+  }
+};
+template <>
+struct Sums<0> {
+  void set(const float*) {}
+  void multiply(const float*, size_t, const float*) {}
+  void store(float*, size_t) const {}
+};
+
+template <int kPixels>
+void portable(const FTile& t) {
+  Sums<kPixels> sums;
+  sums.set(t.bias);
+  const float* w = t.weights;
+  for (int r = 0; r < t.rows; ++r)
+    for (int a = 0; a < t.across; ++a) {
+      const float* from = t.pixels + r * t.row_step + a * t.run_step;
+      for (int k = 0; k < t.length; ++k, ++from, w += kFConvPanel) sums.multiply(from, t.step, w);
+    }
+  sums.store(t.out, t.out_step);
+}
+
+}  // namespace
+
+void fconv_tile_portable(const FTile& t, int pixels) {
+  switch (pixels) {
+    case 1: return portable<1>(t);
+    case 2: return portable<2>(t);
+    case 3: return portable<3>(t);
+    case 4: return portable<4>(t);
+    case 5: return portable<5>(t);
+    default: return portable<6>(t);
+  }
+}
+
+size_t fconv_weight_floats(const FConv& c) {
+  return size_t(c.groups) * panels(c) * c.kh * c.kw * group_in(c) * kFConvPanel;
+}
+
+void fconv_pack(const FConv& c, const float* weights, float* packed) {
+  const size_t taps = size_t(c.kh) * c.kw * group_in(c);
+  for (int g = 0; g < c.groups; ++g)
+    for (int panel = 0; panel < panels(c); ++panel)
+      for (size_t k = 0; k < taps; ++k)
+        for (int i = 0; i < kFConvPanel; ++i) {
+          const int o = panel * kFConvPanel + i;
+          *packed++ = o < group_out(c) ? weights[(size_t(g) * group_out(c) + o) * taps + k] : 0;
+        }
+}
+
+size_t fconv_scratch_floats(const FConv& c) { return needs_copy(c) ? size_t(c.kh) * padded_cols(c) * c.in_c : 0; }
+
+void fconv_rows(const FConv& c, const float* packed, const float* bias, const float* in, float* out, float* scratch,
+                int row_begin, int row_end) {
+  void (*const run)(const FTile&, int) = fconv_has_avx2() ? fconv_tile_avx2 : fconv_tile_portable;
+  const bool copy = needs_copy(c), together = c.groups == 1 && (c.dil_w == 1 || c.kw == 1);
+  const size_t map_row = size_t(c.in_w) * c.in_c, scratch_row = size_t(padded_cols(c)) * c.in_c;
+  const size_t panel_floats = size_t(c.kh) * c.kw * group_in(c) * kFConvPanel;
+  const int tiles = (c.out_w + kFConvPixels - 1) / kFConvPixels;
+  for (int y = row_begin; y < row_end; ++y) {
+    // Kernel rows [first, last) are inside the map.
+    const int top = y * c.stride_h - c.pad_top;
+    int first = 0, last = c.kh;
+    while (first < last && top + first * c.dil_h < 0) ++first;
+    while (last > first && top + (last - 1) * c.dil_h >= c.in_h) --last;
+    for (int k = first; copy && k < last; ++k)
+      copy_row(c, in + (top + k * c.dil_h) * map_row, scratch + (k - first) * scratch_row);
+    const float* base = copy ? scratch : first < last ? in + (top + first * c.dil_h) * map_row : in;
+
+    FTile tile;
+    tile.step = size_t(c.stride_w) * c.in_c;
+    tile.rows = last - first;
+    tile.across = together ? 1 : c.kw;
+    tile.length = together ? c.kw * c.in_c : group_in(c);
+    tile.row_step = copy ? scratch_row : c.dil_h * map_row;
+    tile.run_step = size_t(c.dil_w) * c.in_c;
+    for (int g = 0; g < c.groups; ++g)
+      for (int panel = 0; panel < panels(c); ++panel) {
+        const int channel = g * group_out(c) + panel * kFConvPanel, left = group_out(c) - panel * kFConvPanel;
+        const int channels = left < kFConvPanel ? left : kFConvPanel;
+        float panel_bias[kFConvPanel] = {}, part[kFConvPixels * kFConvPanel];
+        if (bias) std::memcpy(panel_bias, bias + channel, sizeof(float) * channels);
+        tile.bias = panel_bias;
+        tile.weights = packed + (size_t(g) * panels(c) + panel) * panel_floats +
+                       size_t(first) * c.kw * group_in(c) * kFConvPanel;
+        for (int i = 0; i < tiles; ++i) {  // tiles of nearly the same width
+          const int x = int(size_t(c.out_w) * i / tiles), pixels = int(size_t(c.out_w) * (i + 1) / tiles) - x;
+          float* to = out + (size_t(y) * c.out_w + x) * c.out_c + channel;
+          tile.pixels = base + x * tile.step + size_t(g) * group_in(c);
+          tile.out = channels == kFConvPanel ? to : part;
+          tile.out_step = channels == kFConvPanel ? c.out_c : kFConvPanel;
+          run(tile, pixels);
+          for (int p = 0; channels < kFConvPanel && p < pixels; ++p)
+            std::memcpy(to + size_t(p) * c.out_c, part + p * kFConvPanel, sizeof(float) * channels);
+        }
+      }
+  }
+}
+
+}  // namespace lcrbnn

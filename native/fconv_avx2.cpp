@@ -1,0 +1,111 @@
+// AVX2 and FMA: up to 6 pixels by 16 channels in registers.
+#include "fconv.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define LCRBNN_AVX2 __attribute__((target("avx2,fma")))
+#define LCRBNN_INLINE __attribute__((target("avx2,fma"), always_inline)) inline
+
+namespace lcrbnn {
+namespace {
+
+// Sums of 16 channels at one pixel and, in `rest`, at the pixels after it. Arrays instead would not stay in registers
+// with every compiler.
+template <int kPixels>
+struct Sums {
+  __m256 low, high;
+  Sums<kPixels - 1> rest;
+
+  LCRBNN_INLINE void set(__m256 l, __m256 h) { low = l, high = h, rest.set(l, h); }
+  LCRBNN_INLINE void multiply(const float* from, size_t step, __m256 w0, __m256 w1) {
+    const __m256 v = _mm256_broadcast_ss(from);
+    low = _mm256_fmadd_ps(v, w0, low);
+    high = _mm256_fmadd_ps(v, w1, high);
+    rest.multiply(from + step, step, w0, w1);
+  }
+  LCRBNN_INLINE void add(const Sums& other) {
+    low = _mm256_add_ps(low, other.low);
+    high = _mm256_add_ps(high, other.high);
+    rest.add(other.rest);
+  }
+  LCRBNN_INLINE void store(float* to, size_t step) const {
+    _mm256_storeu_ps(to, low);
+    _mm256_storeu_ps(to + 8, high);
+    rest.store(to + step, step);
+  }
+};
+template <>
+struct Sums<0> {
+  LCRBNN_INLINE void set(__m256, __m256) {}
+  LCRBNN_INLINE void multiply(const float*, size_t, __m256, __m256) {}
+  LCRBNN_INLINE void add(const Sums&) {}
+  LCRBNN_INLINE void store(float*, size_t) const {}
+};
+
+// With few pixels, taps go in turn to several sums, or each addition would wait for the one before.
+template <int kPixels, int kTurns>
+struct Turns {
+  Sums<kPixels> sums;
+  Turns<kPixels, kTurns - 1> rest;
+
+  LCRBNN_INLINE void clear() { sums.set(_mm256_setzero_ps(), _mm256_setzero_ps()), rest.clear(); }
+  LCRBNN_INLINE void multiply(const float* from, size_t step, const float* w) {
+    sums.multiply(from, step, _mm256_loadu_ps(w), _mm256_loadu_ps(w + 8));
+    rest.multiply(from + 1, step, w + kFConvPanel);
+  }
+  LCRBNN_INLINE void gather() { rest.gather(), rest.give(sums); }
+  LCRBNN_INLINE void give(Sums<kPixels>& to) const { to.add(sums); }
+};
+template <int kPixels>
+struct Turns<kPixels, 0> {
+  LCRBNN_INLINE void clear() {}
+  LCRBNN_INLINE void multiply(const float*, size_t, const float*) {}
+  LCRBNN_INLINE void gather() {}
+  LCRBNN_INLINE void give(Sums<kPixels>&) const {}
+};
+
+template <int kPixels, int kTurns>
+LCRBNN_AVX2 void tile(const FTile& t) {
+  Turns<kPixels, kTurns> turns;
+  turns.clear();
+  turns.sums.set(_mm256_loadu_ps(t.bias), _mm256_loadu_ps(t.bias + 8));
+  const float* w = t.weights;
+  const size_t step = t.step;
+  for (int r = 0; r < t.rows; ++r)
+    for (int a = 0; a < t.across; ++a) {
+      const float* from = t.pixels + r * t.row_step + a * t.run_step;
+      int k = t.length;
+      for (; k >= kTurns; k -= kTurns, from += kTurns, w += kTurns * kFConvPanel) turns.multiply(from, step, w);
+      for (; k > 0; --k, ++from, w += kFConvPanel)
+        turns.sums.multiply(from, step, _mm256_loadu_ps(w), _mm256_loadu_ps(w + 8));
+    }
+  turns.gather();
+  turns.sums.store(t.out, t.out_step);
+}
+
+}  // namespace
+
+bool fconv_has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return has;
+}
+
+void fconv_tile_avx2(const FTile& t, int pixels) {
+  switch (pixels) {
+    case 1: return tile<1, 4>(t);
+    case 2: return tile<2, 2>(t);
+    case 3: return tile<3, 2>(t);
+    case 4: return tile<4, 1>(t);
+    case 5: return tile<5, 1>(t);
+    default: return tile<6, 1>(t);
+  }
+}
+
+}  // namespace lcrbnn
+#else
+namespace lcrbnn {
+bool fconv_has_avx2() { return false; }
+void fconv_tile_avx2(const FTile& t, int pixels) { fconv_tile_portable(t, pixels); }
+}  // namespace lcrbnn
+#endif

@@ -1,0 +1,81 @@
+// A model file, checked: docs/format.md is the law. What comes out of here can be relied on.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "error.h"
+
+namespace lcrbnn {
+
+enum class Op : uint8_t {
+  conv,
+  bconv,
+  wconv,
+  affine,
+  add,
+  hardtanh,
+  relu,
+  prelu,
+  shift,
+  maxpool,
+  avgpool,
+  mean,
+  subsample,
+  channels,
+  flatten,
+  softmax
+};
+
+const char* op_name(Op);
+
+struct Shape {
+  int h, w, c;
+  size_t numbers() const { return size_t(h) * size_t(w) * size_t(c); }
+  bool operator==(const Shape& o) const { return h == o.h && w == o.w && c == o.c; }
+};
+
+enum class TensorType : uint8_t { f32, f16, bits };
+
+struct Tensor {
+  TensorType type;
+  int rank;
+  int64_t shape[4];
+  uint64_t offset, bytes;  // in the file
+};
+
+struct Window {
+  int kh = 1, kw = 1, sy = 1, sx = 1, top = 0, left = 0, bottom = 0, right = 0, dy = 1, dx = 1, groups = 1;
+};
+
+// Tensors are indices; -1: absent.
+struct Node {
+  Op op;
+  std::string name;
+  int inputs = 0, in[2] = {0, 0};
+  Shape out{};
+  Window window;
+  int weight = -1, bias = -1, threshold = -1, a = -1, b = -1, spatial = -1, slope = -1;
+  bool mean_threshold = false;
+  int pad_sign = 0, before = 0, after = 0;
+};
+
+struct Graph {
+  std::string writer, name;
+  float top = 1;
+  std::vector<float> mean, deviation;
+  std::vector<std::string> classes;
+  std::vector<Tensor> tensors;
+  std::vector<Node> nodes;
+  std::vector<Shape> values;  // values[0] is the input, values[i + 1] what node i makes
+};
+
+bool read_graph(const uint8_t* data, size_t size, Graph&, Error&);
+
+// The whole file in memory of our own, so that nobody changes it between the check and the use.
+bool read_file(const char* path, std::vector<uint8_t>&, Error&);
+
+float widen_half(uint16_t);
+
+}  // namespace lcrbnn

@@ -1,0 +1,98 @@
+// lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < images: raw float32, [n][h][w][c].
+// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "capi.h"
+
+namespace {
+
+int usage() {
+  fprintf(stderr,
+          "usage: lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < float32 images\n");
+  return 2;
+}
+
+std::vector<float> read_numbers(FILE* from) {
+  std::vector<float> all;
+  float block[4096];
+  for (size_t got; (got = fread(block, 4, 4096, from)) > 0;) all.insert(all.end(), block, block + got);
+  return all;
+}
+
+// The middle and the best of `repeat` runs, and where the time went.
+int show_times(lcrbnn_model* model, const lcrbnn_info& info, const float* images, size_t n, float* logits, int threads,
+               int repeat) {
+  using clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  lcrbnn_run(model, images, n, logits, threads, nullptr, 0);
+  lcrbnn_times(model, nullptr, 1);
+  for (int i = 0; i < repeat; ++i) {
+    const auto before = clock::now();
+    lcrbnn_run(model, images, n, logits, threads, nullptr, 0);
+    times.push_back(std::chrono::duration<double, std::milli>(clock::now() - before).count());
+  }
+  std::vector<double> seconds(static_cast<size_t>(info.nodes));
+  lcrbnn_times(model, seconds.data(), 0);
+  for (int i = 0; i < info.nodes; ++i)
+    if (seconds[size_t(i)] > 0)
+      printf("%9.3f ms  %-10s %-14s %s\n", seconds[size_t(i)] * 1e3, lcrbnn_node_op(model, i),
+             lcrbnn_node_kernel(model, i), lcrbnn_node_name(model, i));
+  std::sort(times.begin(), times.end());
+  printf("%9.3f ms  median of %d runs of %zu image%s, best %.3f ms, %d thread%s\n", times[times.size() / 2], repeat, n,
+         n == 1 ? "" : "s", times[0], threads, threads == 1 ? "" : "s");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char *path = nullptr, *kernel = nullptr;
+  int threads = 1, repeat = 0, flags = 0;
+  for (int i = 1; i < argc; ++i) {
+    const bool more = i + 1 < argc;
+    if (!strcmp(argv[i], "--threads") && more) threads = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--repeat") && more) repeat = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--kernel") && more) kernel = argv[++i];
+    else if (!strcmp(argv[i], "--unfused")) flags = LCRBNN_UNFUSED;
+    else if (argv[i][0] != '-' && !path) path = argv[i];
+    else return usage();
+  }
+  if (!path) return usage();
+  char message[320] = "";
+  lcrbnn_model* model = nullptr;
+  if (lcrbnn_open(path, flags, kernel, &model, message, sizeof message)) {
+    fprintf(stderr, "%s: %s\n", path, message);
+    return 2;
+  }
+  lcrbnn_info info;
+  lcrbnn_get_info(model, &info);
+  const size_t numbers = size_t(info.height) * size_t(info.width) * size_t(info.channels),
+               classes = size_t(info.classes);
+  const std::vector<float> images = read_numbers(stdin);
+  const size_t n = images.size() / numbers;
+  int code = 0;
+  if (n == 0 || images.size() % numbers) {
+    fprintf(stderr, "the images must be a multiple of %zu numbers (%d x %d x %d); got %zu\n", numbers, info.height,
+            info.width, info.channels, images.size());
+    code = 2;
+  } else {
+    std::vector<float> logits(n * classes);
+    if (lcrbnn_run(model, images.data(), n, logits.data(), threads, message, sizeof message)) {
+      fprintf(stderr, "%s\n", message);
+      code = 2;
+    } else if (repeat > 0) {
+      code = show_times(model, info, images.data(), n, logits.data(), threads, repeat);
+    } else {
+      for (size_t i = 0; i < n; ++i)
+        for (size_t c = 0; c < classes; ++c)
+          printf("%.9g%c", double(logits[i * classes + c]), c + 1 < classes ? ' ' : '\n');
+    }
+  }
+  lcrbnn_close(model);
+  return code;
+}

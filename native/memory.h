@@ -1,0 +1,43 @@
+// Memory of a model: blocks at multiples of 64, freed together, within a budget that no file can overdraw.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+namespace lcrbnn {
+
+const uint64_t kMemoryLimit = uint64_t(1) << 33;
+
+inline void* aligned_new(size_t bytes) {
+  void* block = nullptr;
+  if (bytes > kMemoryLimit || posix_memalign(&block, 64, bytes + 64) != 0)
+    return nullptr;  // 64 more: kernels may read past an end
+  return block;
+}
+
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    for (void* block : blocks_) free(block);
+  }
+  void* take(uint64_t bytes) {
+    if (bytes > kMemoryLimit - total_) return nullptr;
+    blocks_.reserve(blocks_.size() + 1);
+    void* block = aligned_new(size_t(bytes));
+    if (!block) return nullptr;
+    blocks_.push_back(block);
+    total_ += bytes;
+    return block;
+  }
+  uint64_t total() const { return total_; }
+
+ private:
+  std::vector<void*> blocks_;
+  uint64_t total_ = 0;
+};
+
+}  // namespace lcrbnn

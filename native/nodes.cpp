@@ -1,0 +1,221 @@
+#include "nodes.h"
+
+#include <cstring>
+
+namespace lcrbnn {
+namespace {
+
+struct Loader {
+  const Graph& graph;
+  const uint8_t* file;
+  const char* kernel;
+  Memory& memory;
+  Error& error;
+  std::vector<const float*> known{};  // tensors of numbers that are there already
+
+  bool floats(int tensor, const float*& out);
+  bool float_weight(const Node&, NodeData&, int index);
+  bool binary_weight(const Node&, NodeData&, int index);
+  bool borders(const Node&, NodeData&, const uint64_t* words, int index);
+  bool node(const Node&, NodeData&, int index);
+};
+
+bool Loader::floats(int tensor, const float*& out) {
+  if (tensor < 0) return true;
+  if (!known[size_t(tensor)]) {
+    const Tensor& t = graph.tensors[size_t(tensor)];
+    void* block = memory.take(t.bytes);
+    if (!block) return error.memory("the model needs too much memory");
+    memcpy(block, file + t.offset, size_t(t.bytes));
+    known[size_t(tensor)] = static_cast<const float*>(block);
+  }
+  out = known[size_t(tensor)];
+  return true;
+}
+
+// n <= 64 bits of a row, from bit `at` on.
+uint64_t some_bits(const uint8_t* row, size_t bytes, size_t at, int n) {
+  uint64_t low = 0;
+  const size_t first = at / 8, shift = at % 8;
+  const size_t left = bytes - first, take = left < 8 ? left : 8;
+  memcpy(&low, row + first, take);
+  low >>= shift;
+  if (shift && left > 8) low |= uint64_t(row[first + 8]) << (64 - shift);
+  return n == 64 ? low : low & ((uint64_t(1) << n) - 1);
+}
+
+double product(double a, double b, double c, double d) { return a * b * c * d; }
+
+FConv float_shape(const Node& node, const Shape& in) {
+  const Window& w = node.window;
+  FConv f{};
+  f.in_h = in.h, f.in_w = in.w, f.in_c = in.c;
+  f.out_h = node.out.h, f.out_w = node.out.w, f.out_c = node.out.c;
+  f.kh = w.kh, f.kw = w.kw, f.stride_h = w.sy, f.stride_w = w.sx, f.dil_h = w.dy, f.dil_w = w.dx;
+  f.pad_top = w.top, f.pad_left = w.left, f.groups = w.groups;
+  return f;
+}
+
+// Rows and columns that a window touches, with its padding.
+double padded(const Node& node) {
+  const Window& w = node.window;
+  const double rows = double(node.out.h - 1) * w.sy + double(w.kh - 1) * w.dy + 1;
+  const double cols = double(node.out.w - 1) * w.sx + double(w.kw - 1) * w.dx + 1;
+  return rows * cols;
+}
+
+bool Loader::float_weight(const Node& node, NodeData& data, int index) {
+  const Shape in = graph.values[size_t(node.in[0])];
+  const Tensor& t = graph.tensors[size_t(node.weight)];
+  const size_t taps = size_t(node.window.kh) * size_t(node.window.kw) * size_t(in.c / node.window.groups);
+  const size_t count = taps * size_t(node.out.c);
+  if (double(count) * 8 > double(kMemoryLimit) || padded(node) * in.c * 4 > double(kMemoryLimit))
+    return error.memory("node %d needs too much memory", index);
+  std::vector<float> numbers(count);
+  const uint8_t* from = file + t.offset;
+  if (t.type == TensorType::f32) {
+    memcpy(numbers.data(), from, count * 4);
+  } else if (t.type == TensorType::f16) {
+    for (size_t i = 0; i < count; ++i) {
+      uint16_t half;
+      memcpy(&half, from + 2 * i, 2);
+      numbers[i] = widen_half(half);
+    }
+  } else {
+    const size_t row = (taps + 7) / 8;
+    for (size_t o = 0; o < size_t(node.out.c); ++o)
+      for (size_t i = 0; i < taps; ++i) numbers[o * taps + i] = from[o * row + i / 8] >> (i % 8) & 1 ? 1.0f : -1.0f;
+  }
+  data.fconv = float_shape(node, in);
+  void* packed = memory.take(uint64_t(fconv_weight_floats(data.fconv)) * 4);
+  if (!packed) return error.memory("node %d needs too much memory", index);
+  fconv_pack(data.fconv, numbers.data(), static_cast<float*>(packed));
+  data.weight = packed;
+  return true;
+}
+
+// Taps of one axis that lie inside the map, as a range, for output i.
+void inside(int i, int size, int kernel, int stride, int dilation, int before, int& low, int& high) {
+  const int64_t start = int64_t(i) * stride - before;
+  const int64_t first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
+  const int64_t rest = size - start, last = rest <= 0 ? 0 : (rest + dilation - 1) / dilation;
+  low = int(first < kernel ? first : kernel);
+  high = int(last < kernel ? last : kernel);
+  if (high < low) high = low;
+}
+
+struct Ranges {
+  std::vector<int> low, high;
+  int plain = -1;  // the class that misses none
+  // Runs of outputs that see the same taps are one class; true if some class misses any.
+  bool classes(int out, int size, int kernel, int stride, int dilation, int before, std::vector<int32_t>& of) {
+    bool missing = false;
+    of.resize(size_t(out));
+    for (int i = 0; i < out; ++i) {
+      int l, h;
+      inside(i, size, kernel, stride, dilation, before, l, h);
+      if (low.empty() || low.back() != l || high.back() != h) low.push_back(l), high.push_back(h);
+      of[size_t(i)] = int32_t(low.size()) - 1;
+      if (h - l == kernel) plain = of[size_t(i)];
+      missing |= h - l < kernel;
+    }
+    return missing;
+  }
+};
+
+// Kernels count a tap outside the map as -1 times its weight: what is added back is the sum of those weights.
+bool Loader::borders(const Node& node, NodeData& data, const uint64_t* words, int index) {
+  const BConv& c = data.bconv;
+  Ranges rows, columns;
+  const bool some = rows.classes(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top, data.row);
+  if (!(columns.classes(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left, data.column) || some) ||
+      node.pad_sign != 0) {
+    data.row.clear();
+    data.column.clear();
+    return true;
+  }
+  data.columns = int(columns.low.size());
+  data.plain_row = rows.plain;
+  data.plain_column = columns.plain;
+  const double numbers = product(double(rows.low.size()), double(columns.low.size()), c.out_c, 4);
+  int32_t* table = numbers < double(kMemoryLimit) ? static_cast<int32_t*>(memory.take(uint64_t(numbers))) : nullptr;
+  if (!table) return error.memory("node %d needs too much memory", index);
+  const size_t wide = size_t(c.kw) + 1, per = size_t(c.words());
+  std::vector<int32_t> sums((size_t(c.kh) + 1) * wide, 0);  // of weights above and to the left
+  for (int o = 0; o < c.out_c; ++o) {
+    for (int y = 0; y < c.kh; ++y)
+      for (int x = 0; x < c.kw; ++x) {
+        int ones = 0;
+        for (size_t j = 0; j < per; ++j) ones += __builtin_popcountll(*words++);
+        const size_t at = size_t(y) * wide + size_t(x);
+        sums[at + wide + 1] = sums[at + wide] + sums[at + 1] - sums[at] + 2 * ones - c.group_in();
+      }
+    const auto sum = [&](int y, int x) { return sums[size_t(y) * wide + size_t(x)]; };
+    for (size_t r = 0; r < rows.low.size(); ++r)
+      for (size_t q = 0; q < columns.low.size(); ++q) {
+        const int t = rows.low[r], b = rows.high[r], l = columns.low[q], e = columns.high[q];
+        const int32_t seen = sum(b, e) - sum(t, e) - sum(b, l) + sum(t, l);
+        table[(r * columns.low.size() + q) * size_t(c.out_c) + size_t(o)] = sum(c.kh, c.kw) - seen;
+      }
+  }
+  data.correction = table;
+  return true;
+}
+
+bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
+  const Shape in = graph.values[size_t(node.in[0])];
+  const Window& w = node.window;
+  BConv& c = data.bconv;
+  c.in_h = in.h, c.in_w = in.w, c.in_c = in.c;
+  c.out_h = node.out.h, c.out_w = node.out.w, c.out_c = node.out.c;
+  c.kh = w.kh, c.kw = w.kw, c.stride_h = w.sy, c.stride_w = w.sx, c.dil_h = w.dy, c.dil_w = w.dx;
+  c.pad_top = w.top, c.pad_left = w.left, c.groups = w.groups;
+  c.pad_bit = node.pad_sign > 0;
+  const double words = product(c.out_c, c.kh, c.kw, double(c.words()) * 8);
+  // Kernels may spread a bit to a byte, and round channels up: 64 times this stays far below the limit of 64 bits.
+  if (words > double(kMemoryLimit) / 8 || padded(node) * c.groups * c.words() * 8 > double(kMemoryLimit) / 8)
+    return error.memory("node %d needs too much memory", index);
+  std::vector<uint64_t> canonical(size_t(words) / 8);
+  const Tensor& t = graph.tensors[size_t(node.weight)];
+  const size_t row = size_t(t.shape[1] + 7) / 8, group = size_t(c.group_in());
+  uint64_t* to = canonical.data();
+  for (size_t o = 0; o < size_t(c.out_c); ++o)
+    for (size_t tap = 0; tap < size_t(c.kh) * size_t(c.kw); ++tap)
+      for (size_t i = 0; i < group; i += 64)
+        *to++ = some_bits(file + t.offset + o * row, row, tap * group + i, int(group - i < 64 ? group - i : 64));
+  data.kernel = choose_bconv(c, kernel);
+  if (!data.kernel)
+    return error.call("no binary kernel%s%.40s can compute node %d", kernel ? " " : "", kernel ? kernel : "", index);
+  void* packed = memory.take(data.kernel->weight_bytes(c));
+  data.scratch = data.kernel->scratch_bytes(c);
+  if (!packed || data.scratch > kMemoryLimit) return error.memory("node %d needs too much memory", index);
+  data.kernel->pack(c, canonical.data(), packed);
+  data.weight = packed;
+  return borders(node, data, canonical.data(), index);
+}
+
+bool Loader::node(const Node& node, NodeData& data, int index) {
+  if (!floats(node.a, data.a) || !floats(node.b, data.b) || !floats(node.slope, data.slope) ||
+      !floats(node.bias, data.bias))
+    return false;
+  if (!floats(node.threshold, data.threshold) || !floats(node.spatial, data.spatial)) return false;
+  if (node.spatial >= 0) data.spatial_one = graph.tensors[size_t(node.spatial)].shape[2] == 1;
+  if (node.op == Op::bconv) return binary_weight(node, data, index);
+  if (node.op == Op::conv || node.op == Op::wconv) return float_weight(node, data, index);
+  return true;
+}
+
+}  // namespace
+
+bool load_nodes(const Graph& graph, const uint8_t* file, const char* kernel, Memory& memory,
+                std::vector<NodeData>& nodes, Error& error) {
+  Loader loader{graph, file, kernel, memory, error};
+  loader.known.assign(graph.tensors.size(), nullptr);
+  nodes.clear();
+  nodes.resize(graph.nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (!loader.node(graph.nodes[i], nodes[i], int(i))) return false;
+  return true;
+}
+
+}  // namespace lcrbnn

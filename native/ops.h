@@ -1,0 +1,18 @@
+// Rows of the ops that are no convolution: y is a row of the output. Maps are [h][w][c].
+#pragma once
+#include "file.h"
+#include "rows.h"
+
+namespace lcrbnn {
+
+void maxpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, float* row,
+                 float* line, int y);
+void avgpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, float* row,
+                 double* sums, int y);
+void mean_map(const RowOps&, const Shape& in, const float* from, float* to, double* sums);
+void subsample_row(const Window&, const Shape& in, const Shape& out, const float* from, float* row, int y);
+void channels_row(int before, const Shape& in, const Shape& out, const float* from, float* row, int y);
+void softmax_row(const Shape& shape, const float* from, float* row, int y);
+double sum_row(const float* row, size_t numbers);
+
+}  // namespace lcrbnn

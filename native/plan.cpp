@@ -1,0 +1,347 @@
+#include "plan.h"
+
+#include <algorithm>
+
+namespace lcrbnn {
+namespace {
+
+bool pointwise(Op op) {
+  switch (op) {
+    case Op::affine:
+    case Op::add:
+    case Op::hardtanh:
+    case Op::relu:
+    case Op::prelu:
+    case Op::shift: return true;
+    default: return false;
+  }
+}
+
+// What a node does where it leads a stage, and where it is a step of one.
+const struct {
+  Op op;
+  Head head;
+  StepKind step;
+} kKinds[] = {{Op::conv, Head::conv, {}},
+              {Op::bconv, Head::bconv, {}},
+              {Op::wconv, Head::conv, {}},
+              {Op::affine, Head::load, StepKind::affine},
+              {Op::add, Head::load, StepKind::add},
+              {Op::hardtanh, Head::load, StepKind::hardtanh},
+              {Op::relu, Head::load, StepKind::relu},
+              {Op::prelu, Head::load, StepKind::prelu},
+              {Op::shift, Head::load, StepKind::shift},
+              {Op::maxpool, Head::maxpool, {}},
+              {Op::avgpool, Head::avgpool, {}},
+              {Op::mean, Head::mean, {}},
+              {Op::subsample, Head::subsample, {}},
+              {Op::channels, Head::channels, {}},
+              {Op::flatten, Head::load, {}},
+              {Op::softmax, Head::softmax, {}}};
+
+uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+struct Planner {
+  const Graph& graph;
+  const std::vector<NodeData>& data;
+  const bool fuse, keep;
+  Plan& plan;
+  Error& error;
+
+  // While planning: a stage's values in order, and the bits wanted of each.
+  struct Draft {
+    std::vector<int> values{};                 // values[0] is the head's; of a load, that of its first node
+    std::vector<std::pair<int, Step>> bits{};  // (value, step)
+    int reads = -1;                            // load: the value it starts from
+  };
+  std::vector<Draft> drafts{};
+  std::vector<int> maker{};    // the stage of each value; -1: the input. For flatten, that of what it is made from
+  std::vector<bool> stored{};  // whether a value must be written
+  std::vector<int> root{};     // what a flattened value really is
+
+  std::vector<int> last{};  // the last stage that reads a value's numbers
+
+  void store(int value, int stage) {
+    const size_t v = size_t(root[size_t(value)]);
+    stored[v] = true;
+    last[v] = std::max(last[v], stage);
+  }
+
+  int open(Head head, int node, int input) {
+    Stage made{head, node};
+    made.in = graph.values[size_t(input)];
+    made.out = head == Head::load || head == Head::image_mean ? made.in : graph.nodes[size_t(node)].out;
+    plan.stages.push_back(std::move(made));
+    drafts.emplace_back();
+    drafts.back().reads = input;
+    const int stage = int(plan.stages.size()) - 1;
+    if (head != Head::bconv) store(input, stage);  // that one reads bits only
+    return stage;
+  }
+
+  Step step_of(int index, StepKind kind) const {
+    const NodeData& d = data[size_t(index)];
+    Step step{kind};
+    step.node = index;
+    step.a = kind == StepKind::prelu ? d.slope : d.a;
+    step.b = d.b;
+    return step;
+  }
+
+  // Bits of a value for convolution `index`: by the stage that makes the value if it can, or by one of their own.
+  void bits(int index) {
+    const Node& node = graph.nodes[size_t(index)];
+    const BConv& c = data[size_t(index)].bconv;
+    Step step{StepKind::bits};
+    step.node = index;
+    step.a = data[size_t(index)].threshold;
+    step.group_in = c.group_in();
+    step.group_words = c.words();
+    step.words = size_t(c.groups) * size_t(c.words());
+    step.prepare = {index};
+    const int value = node.in[0];
+    int stage = fuse && !node.mean_threshold && root[size_t(value)] == value ? maker[size_t(value)] : -1;
+    if (stage >= 0) {
+      for (auto& [of, other] : drafts[size_t(stage)].bits)
+        if (of == value && other.a == step.a && other.group_in == step.group_in) {
+          other.prepare.push_back(index);
+          return;
+        }
+    } else {
+      stage = open(node.mean_threshold ? Head::image_mean : Head::load, index, value);
+    }
+    drafts[size_t(stage)].bits.emplace_back(value, std::move(step));
+  }
+
+  // The stage that node `index` may join, or -1: it goes on from that stage's last value, and all else is there before.
+  int joins(int index) const {
+    const Node& node = graph.nodes[size_t(index)];
+    if (!fuse || !pointwise(node.op)) return -1;
+    int value = node.in[0], other = -1;
+    if (node.op == Op::add) {
+      other = node.in[1];
+      if (maker[size_t(other)] > maker[size_t(value)]) std::swap(value, other);
+      if (maker[size_t(other)] >= maker[size_t(value)]) return -1;
+    }
+    const int stage = maker[size_t(value)];
+    return stage >= 0 && !drafts[size_t(stage)].values.empty() && drafts[size_t(stage)].values.back() == value ? stage
+                                                                                                               : -1;
+  }
+
+  void draft() {
+    const size_t values = graph.values.size();
+    maker.assign(values, -1);
+    stored.assign(values, keep);
+    last.assign(values, -1);
+    root.resize(values);
+    for (size_t v = 0; v < values; ++v) root[v] = int(v);
+    plan.stage_of.assign(graph.nodes.size(), -1);
+    for (int i = 0; i < int(graph.nodes.size()); ++i) {
+      const Node& node = graph.nodes[size_t(i)];
+      const size_t made = size_t(i) + 1;
+      if (node.op == Op::flatten) {
+        root[made] = root[size_t(node.in[0])];
+        maker[made] = maker[size_t(node.in[0])];
+        store(node.in[0], -1);
+        continue;
+      }
+      int stage = joins(i);
+      if (stage < 0) {
+        if (node.op == Op::bconv) bits(i);
+        stage = open(kKinds[int(node.op)].head, i, node.in[0]);
+      }
+      if (node.op == Op::add) {  // the input that the stage does not come from
+        const Draft& d = drafts[size_t(stage)];
+        const int chain = d.values.empty() ? d.reads : d.values.back();
+        store(node.in[0] == chain ? node.in[1] : node.in[0], stage);
+      }
+      drafts[size_t(stage)].values.push_back(int(made));
+      maker[made] = stage;
+      plan.stage_of[size_t(i)] = stage;
+    }
+    store(int(values) - 1, int(plan.stages.size()));
+  }
+
+  int buffer(uint64_t bytes, int born, int read_last) {
+    plan.buffers.push_back({bytes, born, read_last});
+    return int(plan.buffers.size()) - 1;
+  }
+
+  void read(int buffer, int stage) {
+    plan.buffers[size_t(buffer)].last = std::max(plan.buffers[size_t(buffer)].last, stage);
+  }
+
+  int buffer_of(int value) const { return plan.value[size_t(root[size_t(value)])]; }
+
+  void assemble() {
+    const int end = int(plan.stages.size());
+    plan.value.assign(graph.values.size(), -1);
+    plan.scratch.assign(graph.nodes.size(), -1);
+    plan.buffers.push_back({0, 0, end});
+    plan.value[0] = 0;
+    for (int s = 0; s < end; ++s)
+      for (const int v : drafts[size_t(s)].values)
+        if (stored[size_t(v)]) plan.value[size_t(v)] = buffer(graph.values[size_t(v)].numbers() * 4, s, keep ? end : s);
+    for (int s = 0; s < end; ++s) steps(s);
+    read(buffer_of(int(graph.values.size()) - 1), end);
+    for (size_t v = 0; v < graph.values.size(); ++v) plan.value[v] = plan.value[size_t(root[v])];
+  }
+
+  int other_input(int index, int chain) const {
+    const Node& node = graph.nodes[size_t(index)];
+    return node.in[0] == chain ? node.in[1] : node.in[0];
+  }
+
+  // A sum may take the place of an input that nobody reads later: half the memory passes through the cache.
+  void take_over(int s, std::vector<int>& to) {
+    const Draft& d = drafts[size_t(s)];
+    int found = -1;
+    for (size_t k = 1; k < to.size(); ++k) {
+      if (graph.nodes[size_t(d.values[k] - 1)].op != Op::add) continue;
+      if (found >= 0) return;  // two sums: not worth the thought
+      found = int(k);
+    }
+    if (found < 0 || to[size_t(found)] == kTile) return;
+    const int other = root[size_t(other_input(d.values[size_t(found)] - 1, d.values[size_t(found) - 1]))];
+    const int old = plan.value[size_t(other)], now = to[size_t(found)];
+    if (old == 0 || last[size_t(other)] != s) return;
+    for (size_t k = 0; k < to.size(); ++k) {
+      if (to[k] != now) continue;
+      to[k] = k < size_t(found) ? kTile : old;
+      if (k >= size_t(found) && plan.value[size_t(d.values[k])] == now) plan.value[size_t(d.values[k])] = old;
+    }
+    plan.buffers[size_t(now)].bytes = 0;
+  }
+
+  // Whole bytes of bits, and nothing that depends on the pixel.
+  bool in_registers(const Stage& stage) const {
+    const NodeData& d = data[size_t(stage.node)];
+    bool fits = !d.spatial && d.bconv.group_out() % 8 == 0 && 2 * stage.steps.size() + 1 <= size_t(kMostMicros);
+    for (const Step& step : stage.steps)
+      if (step.kind == StepKind::bits) fits = fits && (step.group_in % 64 == 0 || step.group_in == stage.out.c);
+    return fits;
+  }
+
+  void steps(int s) {
+    Stage& stage = plan.stages[size_t(s)];
+    Draft& d = drafts[size_t(s)];
+    // Where each value of the chain is written: to the next one of them that is stored, or else to a tile.
+    std::vector<int> to(d.values.size(), kTile);
+    for (size_t k = d.values.size(); k-- > 0;)
+      to[k] = stored[size_t(d.values[k])] ? plan.value[size_t(d.values[k])] : k + 1 < to.size() ? to[k + 1] : kTile;
+    if (stage.head == Head::bconv && !keep) take_over(s, to);
+    const bool tiled = stage.head == Head::bconv || stage.head == Head::load;
+    if (!tiled) {
+      const int spare =
+          std::find(to.begin(), to.end(), kTile) == to.end() ? kTile : buffer(stage.out.numbers() * 4, s, s);
+      for (int& t : to)
+        if (t == kTile) t = spare;
+    }
+    if (stage.head != Head::bconv) {
+      stage.from = buffer_of(d.reads);
+      read(stage.from, s);
+    }
+    if (stage.head == Head::image_mean) stage.sums = buffer(uint64_t(stage.in.h) * sizeof(double), s, s);
+    const auto sinks = [&](int value) {
+      for (auto& [of, step] : d.bits) {
+        if (of != value) continue;
+        step.to = buffer(uint64_t(stage.out.h) * uint64_t(stage.out.w) * step.words * 8, s, s);
+        for (const int reader : step.prepare) plan.scratch[size_t(reader)] = buffer(data[size_t(reader)].scratch, s, s);
+        stage.steps.push_back(std::move(step));
+      }
+    };
+    size_t k = 0;
+    if (stage.head == Head::load || stage.head == Head::image_mean) {
+      sinks(d.reads);
+    } else {
+      stage.to = to[0];
+      if (graph.nodes[size_t(stage.node)].op == Op::wconv) {
+        if (data[size_t(stage.node)].spatial)
+          stage.steps.push_back(step_of(stage.node, StepKind::spatial)), stage.steps.back().to = to[0];
+        stage.steps.push_back(step_of(stage.node, StepKind::affine));
+        stage.steps.back().to = to[0];
+      }
+      if (stage.head == Head::bconv) read(plan.scratch[size_t(stage.node)], s);
+      sinks(d.values[0]);
+      k = 1;
+    }
+    for (; k < d.values.size(); ++k) {
+      const int index = d.values[k] - 1;
+      const Node& node = graph.nodes[size_t(index)];
+      Step step = step_of(index, kKinds[int(node.op)].step);
+      step.to = to[k];
+      if (node.op == Op::add) {
+        const int chain = k ? d.values[k - 1] : d.reads;
+        step.other = buffer_of(node.in[0] == chain ? node.in[1] : node.in[0]);
+        read(step.other, s);
+      }
+      stage.steps.push_back(std::move(step));
+      sinks(d.values[k]);
+    }
+    if (fuse && !keep && stage.head == Head::bconv) integer_limits(graph, data, stage);
+    stage.micro = stage.head == Head::bconv && !stage.limits && in_registers(stage);
+  }
+
+  // Buffers in the order they are born; each takes the first gap that those alive leave.
+  bool place() {
+    std::vector<int> order, alive;
+    for (int i = 1; i < int(plan.buffers.size()); ++i) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [this](int x, int y) { return plan.buffers[size_t(x)].first < plan.buffers[size_t(y)].first; });
+    for (const int i : order) {
+      Buffer& b = plan.buffers[size_t(i)];
+      const uint64_t bytes = round_up(b.bytes) + 64;
+      alive.erase(
+          std::remove_if(alive.begin(), alive.end(), [&](int j) { return plan.buffers[size_t(j)].last < b.first; }),
+          alive.end());
+      uint64_t at = 0;
+      auto spot = alive.begin();  // they are in order of their offsets
+      for (; spot != alive.end(); ++spot) {
+        const Buffer& other = plan.buffers[size_t(*spot)];
+        if (other.offset >= at + bytes) break;
+        at = other.offset + round_up(other.bytes) + 64;
+      }
+      b.offset = at;
+      alive.insert(spot, i);
+      plan.arena = std::max(plan.arena, at + bytes);
+      if (plan.arena > kMemoryLimit) return error.memory("the model needs too much memory to run");
+    }
+    return true;
+  }
+
+  void tiles() {
+    uint64_t floats = 0, counts = 0, scratch = 0;
+    for (const Stage& stage : plan.stages) {
+      const uint64_t width = uint64_t(stage.out.w);
+      if (stage.head == Head::bconv) {
+        const uint64_t panel = uint64_t(data[size_t(stage.node)].kernel->panel);
+        floats = std::max(floats, width * panel * 4);
+        counts = std::max(counts, width * panel * 2);
+      } else if (stage.head == Head::conv) {
+        scratch = std::max<uint64_t>(scratch, uint64_t(fconv_scratch_floats(data[size_t(stage.node)].fconv)) * 4);
+      } else {
+        floats = std::max(floats, width * uint64_t(stage.out.c) * 4);
+        scratch =
+            std::max<uint64_t>(scratch, stage.head == Head::maxpool ? uint64_t(stage.in.w) * uint64_t(stage.in.c) * 4
+                                                                    : uint64_t(stage.out.c) * 8);
+      }
+    }
+    plan.tile_counts = size_t(round_up(floats) + 64);
+    plan.tile_scratch = plan.tile_counts + size_t(round_up(counts) + 64);
+    plan.tile = plan.tile_scratch + round_up(scratch) + 64;
+  }
+};
+
+}  // namespace
+
+bool make_plan(const Graph& graph, const std::vector<NodeData>& data, bool fuse, bool keep, Plan& plan, Error& error) {
+  plan = Plan{};
+  Planner planner{graph, data, fuse, keep, plan, error};
+  planner.draft();
+  planner.assemble();
+  if (!planner.place()) return false;
+  planner.tiles();
+  return plan.tile <= kMemoryLimit || error.memory("the model needs too much memory to run");
+}
+
+}  // namespace lcrbnn

@@ -1,0 +1,166 @@
+// The loops of rows.h, compiled once for each instruction set: rows.cpp includes this with TARGET set.
+// No header may be included here. Products are rounded before sums (-ffp-contract=off, and no fma in a TARGET).
+
+TARGET void counts_row(const CountsRow& r) {
+  const float *a = r.a, *b = r.b;
+  const int taps = r.taps, n = r.n;
+  for (int x = 0; x < r.pixels; ++x) {
+    const uint16_t* count = r.counts + size_t(x) * size_t(r.panel);
+    float* to = r.to + size_t(x) * r.to_stride;
+    const int32_t* more =
+        r.correction && r.column[x] != r.plain ? r.correction + size_t(r.column[x]) * r.correction_stride : nullptr;
+    if (!r.spatial && !more) {
+      LOOP for (int c = 0; c < n; ++c) to[c] = a[c] * float(taps - 2 * int(count[c])) + b[c];
+      continue;
+    }
+    if (!r.spatial) {
+      LOOP for (int c = 0; c < n; ++c) to[c] = a[c] * float(taps - 2 * int(count[c]) + more[c]) + b[c];
+      continue;
+    }
+    const float* s = r.spatial + size_t(x) * r.spatial_stride;
+    for (int c = 0; c < n; ++c) {
+      const float sum = float(taps - 2 * int(count[c]) + (more ? more[c] : 0));
+      to[c] = a[c] * (s[r.spatial_one ? 0 : c] * sum) + b[c];
+    }
+  }
+}
+
+TARGET void affine_row(const Row& r, const float* a, const float* b) {
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) to[c] = a[c] * from[c] + b[c];
+  }
+}
+
+// A row whose pixels lie side by side is one long pixel, for steps that do not ask which channel it is.
+TARGET inline Row joined(const Row& r, size_t other_stride) {
+  const size_t n = size_t(r.n);
+  if (r.from_stride != n || r.to_stride != n || other_stride != n) return r;
+  return {r.from, 0, r.to, 0, 1, r.n * r.pixels};
+}
+
+TARGET void add_row(const Row& row, const float* other, size_t other_stride) {
+  const Row r = joined(row, other_stride);
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    const float* more = other + size_t(x) * other_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) to[c] = from[c] + more[c];
+  }
+}
+
+TARGET void hardtanh_row(const Row& row) {
+  const Row r = joined(row, size_t(row.n));
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) {
+      const float low = from[c] < -1.0f ? -1.0f : from[c];
+      to[c] = low > 1.0f ? 1.0f : low;
+    }
+  }
+}
+
+TARGET void relu_row(const Row& row) {
+  const Row r = joined(row, size_t(row.n));
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) to[c] = from[c] < 0.0f ? 0.0f : from[c];
+  }
+}
+
+TARGET void prelu_row(const Row& r, const float* slope) {
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) {
+      const float low = slope[c] * from[c];
+      to[c] = from[c] >= 0.0f ? from[c] : low;
+    }
+  }
+}
+
+TARGET void shift_row(const Row& r, const float* b) {
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) to[c] = from[c] + b[c];
+  }
+}
+
+// Whether channel c is bit c of a pixel's words, and a panel starts with a byte: the usual case, and the fast one.
+TARGET inline bool flat(const BitsRow& to) {
+  return to.first % 8 == 0 && (to.group_words * 64 == to.group_in || to.channels == to.group_in);
+}
+
+// Up to eight bits wherever they belong, one at a time.
+TARGET inline void put_bits(uint64_t* pixel, const BitsRow& to, int channel, unsigned eight, int n) {
+  for (int i = 0; i < n; ++i) {
+    const int group = (channel + i) / to.group_in, in = (channel + i) % to.group_in;
+    pixel[size_t(group) * size_t(to.group_words) + size_t(in / 64)] |= uint64_t(eight >> i & 1) << (in % 64);
+  }
+}
+
+TARGET void bits_row(const Row& r, const float* threshold, bool one, const BitsRow& to) {
+  const bool bytes = flat(to);
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    uint64_t* pixel = to.to + size_t(x) * to.words;
+    uint8_t* byte = reinterpret_cast<uint8_t*>(pixel) + to.first / 8;
+    int c = 0;
+    for (; bytes && !one && c + 32 <= r.n; c += 32, byte += 4) {
+      const uint32_t word = signs(from + c, threshold + c) | signs(from + c + 8, threshold + c + 8) << 8 |
+                            signs(from + c + 16, threshold + c + 16) << 16 |
+                            signs(from + c + 24, threshold + c + 24) << 24;
+      __builtin_memcpy(byte, &word, 4);
+    }
+    for (; c < r.n; c += 8) {
+      const int n = r.n - c < 8 ? r.n - c : 8;
+      unsigned eight = 0;
+      if (n == 8) {
+        eight = one ? signs_one(from + c, *threshold) : signs(from + c, threshold + c);
+      } else {
+        for (int i = 0; i < n; ++i) eight |= unsigned(!(from[c + i] < threshold[one ? 0 : c + i])) << i;
+      }
+      if (bytes) *byte++ = uint8_t(eight);
+      else put_bits(pixel, to, to.first + c, eight, n);
+    }
+  }
+}
+
+TARGET void limits_row(const LimitsRow& r, const BitsRow& to) {
+  const bool bytes = flat(to);
+  for (int x = 0; x < r.pixels; ++x) {
+    const uint16_t* count = r.counts + size_t(x) * size_t(r.panel);
+    const uint16_t* limit = r.limit + (r.column ? size_t(r.column[x]) * r.limit_stride : 0);
+    const uint8_t* flip = r.flip + to.first / 8;
+    uint64_t* pixel = to.to + size_t(x) * to.words;
+    uint8_t* byte = reinterpret_cast<uint8_t*>(pixel) + to.first / 8;
+    int c = 0;
+    for (; bytes && c + 32 <= r.n; c += 32, byte += 4, flip += 4) {
+      uint32_t turn;
+      __builtin_memcpy(&turn, flip, 4);
+      turn ^= below32(count + c, limit + c);
+      __builtin_memcpy(byte, &turn, 4);
+    }
+    for (; c < r.n; c += 8, ++flip) {
+      const int n = r.n - c < 8 ? r.n - c : 8, shift = to.first % 8;
+      unsigned eight = n == 8 ? below(count + c, limit + c) : 0;
+      for (int i = 0; n < 8 && i < n; ++i) eight |= unsigned(count[c + i] < limit[c + i]) << i;
+      eight ^= (unsigned(flip[0]) | unsigned(flip[1]) << 8) >> shift;  // one byte more is there
+      eight &= (1u << n) - 1;
+      if (bytes) *byte++ = uint8_t(eight);
+      else put_bits(pixel, to, to.first + c, eight, n);
+    }
+  }
+}
+
+TARGET void max_row(float* to, const float* from, size_t n) {
+  LOOP for (size_t i = 0; i < n; ++i) to[i] = ((from[i] > to[i]) | (from[i] != from[i])) ? from[i] : to[i];
+}
+
+TARGET void sum_row(double* to, const float* from, size_t n) {
+  LOOP for (size_t i = 0; i < n; ++i) to[i] += double(from[i]);
+}

@@ -1,0 +1,158 @@
+"""Files that mean harm: a short run of tools/fuzz.py, every flipped bit, and two readers that agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lcrbnn.engine import Model, Node, lib
+from lcrbnn.engine.format import from_bytes, to_bytes
+from lcrbnn.errors import Failed, InputError
+from tests.engine import made, random_keys, window
+from tools.fuzz import HARM, build, compiler, fuzz, small_models, write_models
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    if not compiler():
+        pytest.skip("there is no C++ compiler")
+    return build("fuzz", ROOT / "build" / "sanitized", HARM)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_models(folder)
+    return folder
+
+
+def engine_there() -> None:
+    try:
+        lib.library()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def cases(path: Path) -> Iterator[bytes]:
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        yield data[at + 4 : at + 4 + size]
+        at += 4 + size
+
+
+def test_five_thousand_cases(program: Path, models: Path) -> None:
+    """The start of `python -m tools.fuzz --seed 1`."""
+    found = fuzz(program, models, 1, 0, 5000)
+    assert found["cases"] == found["refused"] + found["accepted"] + found["no_memory"] == 5000
+    assert found["refused"] > 2500
+    assert found["run"] > 500
+    assert found["accepted"] >= found["run"]
+    assert found["peak_mib"] < 256
+    assert len(found["reasons"]) > 120  # the deep checks were reached
+
+
+def test_a_case_is_the_same_again(program: Path, models: Path, tmp_path: Path) -> None:
+    fuzz(program, models, 3, 0, 40, "--write", str(tmp_path / "many"))
+    fuzz(program, models, 3, 30, 1, "--write", str(tmp_path / "one"))
+    assert list(cases(tmp_path / "one")) == list(cases(tmp_path / "many"))[30:31]
+    words = [str(program), str(models), "--seed", "3", "--case", "30"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.count("\n") == 1
+
+
+def test_what_ends_badly_names_its_case(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.bnn").write_bytes(b"none")
+    with pytest.raises(Failed, match="seed 7 case 0"):
+        fuzz(program, tmp_path, 7, 0, 1)
+
+
+def opens(data: bytes) -> tuple[bool, bool | None]:
+    """Whether the Python reader and the engine take a file; None where the engine lacks memory for it."""
+    engine: bool | None = True
+    try:
+        from_bytes(data, "f")
+        python = True
+    except InputError:
+        python = False
+    try:
+        lib.Engine(data).close()
+    except InputError:
+        engine = False
+    except Failed:
+        engine = None
+    return python, engine
+
+
+def test_both_readers_agree(program: Path, models: Path, tmp_path: Path) -> None:
+    engine_there()
+    fuzz(program, models, 2, 0, 5000, "--write", str(tmp_path / "cases"))
+    found = Counter(opens(data) for data in cases(tmp_path / "cases"))
+    assert found[True, False] == found[False, True] == found[False, None] == 0
+    assert found[True, True] > 500
+    assert found[False, False] > 2500
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    engine_there()
+    data = to_bytes(dict(small_models())["signs 0"])
+    assert opens(data) == (True, True)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert opens(bytes(changed)) == (False, False), bit
+
+
+# --- small files that ask for much ------------------------------------------------------------------------------------
+
+
+def tall(count: int) -> Model:
+    """Binary convolutions of one tap over a map of 2^20 rows."""
+    rng = np.random.default_rng(0)
+    nodes = [Node("bconv", "", (i,), random_keys(rng, "bconv", 1, 1, window())) for i in range(count)]
+    return made((2**20, 1, 1), *nodes, Node("mean", "", (count,), {}))
+
+
+def many_signs(readers: int, side: int, out: int) -> Model:
+    """Signs of a convolution with thousands of kinds of border, wanted in many ways."""
+    rng = np.random.default_rng(0)
+    wide = window((side, side), pad=(side - 1,) * 4)
+    nodes = [Node("bconv", "", (0,), random_keys(rng, "bconv", 1, out, wide) | {"pad_sign": 0})]
+    nodes += [Node("bconv", "", (1,), random_keys(rng, "bconv", out, out, window())) for _ in range(readers)]
+    last = 2
+    for i in range(1, readers):
+        nodes.append(Node("add", "", (last, i + 2), {}))
+        last = len(nodes)
+    return made((2 * side, 2 * side, 1), *nodes, Node("mean", "", (last,), {}))
+
+
+MEASURE = """
+import json, resource, sys, time
+from lcrbnn.engine.lib import Engine
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+Engine(sys.argv[1])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps({"mib": peak / 1024, "seconds": time.process_time() - began}))
+"""
+
+
+@pytest.mark.parametrize("model", [tall(150), many_signs(50, 160, 32)], ids=["tall", "many signs"])
+def test_a_small_file_takes_little_to_open(model: Model, tmp_path: Path) -> None:
+    engine_there()
+    path = tmp_path / "model.bnn"
+    path.write_bytes(to_bytes(model))
+    assert path.stat().st_size < 2**18
+    words = [sys.executable, "-c", MEASURE, str(path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    taken: dict[str, Any] = json.loads(done.stdout)
+    assert taken["mib"] < 128
+    assert taken["seconds"] < 1.5
