@@ -10,6 +10,9 @@ ResNet-18, runs in PyTorch, ONNX Runtime and OpenVINO, the latter two also in 8 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -49,6 +52,8 @@ def main() -> None:
     models = {kind: export_model(net, seen, kind) for kind, net in nets.items()}
     engine = Engine(to_bytes(models["binary"]), kernel=args.kernel)
     figures: dict[str, Any] = {"kernels": sorted(set(engine.kernels)), "bytes": engine.bytes}
+    figures |= _footprint(to_bytes(models["binary"]))
+    print(f"loaded in {figures['load_ms']:.1f} ms, {figures['megabytes']:.1f} MB")
     for threads, batch in SIZES:
         images = np.random.default_rng(0).standard_normal((batch, *seen.shape), np.float32)
         calls, agrees = _calls(engine, nets["real"], models, threads, batch, images)
@@ -65,6 +70,32 @@ def main() -> None:
             )
     if args.record:
         write_record(args.record, "engine", {"calls": args.calls, "side": args.side, "kernel": args.kernel}, figures)
+
+
+# In a process of its own: memory above one that has imported NumPy, and the time from the file to a model ready to run.
+_LOAD = """
+import re, sys, time
+import numpy as np
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+before = peak()
+from lcrbnn.engine.lib import Engine, library
+library()
+began = time.perf_counter()
+engine = Engine(sys.argv[1])
+took = time.perf_counter() - began
+engine.run(np.zeros((1, *engine.shape), np.float32))
+print(1000 * took, peak() - before)
+"""
+
+
+def _footprint(data: bytes) -> dict[str, float]:
+    """Milliseconds to load a file, and megabytes that it takes, loaded and run once; the median of nine processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.bnn"
+        path.write_bytes(data)
+        made = [subprocess.check_output([sys.executable, "-c", _LOAD, str(path)], text=True).split() for _ in range(9)]
+    loads, megabytes = (sorted(float(row[i]) for row in made) for i in (0, 1))
+    return {"load_ms": loads[4], "megabytes": megabytes[4]}
 
 
 def _calls(

@@ -24,8 +24,9 @@ struct BConv {
   int taps() const { return kh * kw * group_in(); }
 };
 
-// A map of bits is [in_h][in_w][groups][words] 64-bit words, bit i of a word being channel 64 * word + i; unused bits 0.
-// Weights come as [out_c][kh][kw][words], the same way, and are packed once, at load, as the kernel likes them.
+// A map of bits is [in_h][in_w][groups][words] 64-bit words, bit i of a word being channel 64 * word + i; unused bits
+// are 0. Weights come as [out_c][kh][kw][words], the same way, and are packed once, at load, as the kernel likes them.
+// `prepare` may be called for parts of the rows, at the same time, as long as all rows are covered before `row`.
 struct BKernel {
   const char* name;
   bool (*supported)();                        // by this CPU

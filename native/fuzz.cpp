@@ -4,9 +4,9 @@
 //   fuzz FOLDER [--seed S] --case N                  one of them, and what the engine says to it
 //   ... --write FILE                                 all cases to a file, each behind its size (u32)
 //
-// A case depends on the folder, the seed and its number alone. tools/fuzz.py builds this with the sanitizers. A case that
-// takes 2 seconds of CPU time, makes the process too large or computes something else when nothing is fused ends it all,
-// as what the sanitizers find does; the last line then names seed and case.
+// A case depends on the folder, the seed and its number alone. tools/fuzz.py builds this with the sanitizers. A case
+// that takes 2 seconds of CPU time, makes the process too large or computes something else when nothing is fused ends
+// it all, as what the sanitizers find does; the last line then names seed and case.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,14 +35,15 @@ extern "C" const char* __asan_default_options() { return "quarantine_size_mb=16:
 namespace {
 
 const int kSeconds = 2;
-const long kPeak = 512 << 10;       // KiB of the process
-const double kMostWork = 2e6;       // multiplications of a model that is run
+const long kPeak = 512 << 10;  // KiB of the process
+const double kMostWork = 2e6;  // multiplications of a model that is run
 const uint64_t kMostBytes = 64 << 20;
 
 double work_of(const Graph& graph) {
   double sum = double(graph.values[0].numbers());
   for (const Node& node : graph.nodes) {
-    const double taps = double(node.window.kh) * node.window.kw, made = double(node.out.numbers()), in = double(graph.values[size_t(node.in[0])].numbers());
+    const double taps = double(node.window.kh) * node.window.kw, made = double(node.out.numbers()),
+                 in = double(graph.values[size_t(node.in[0])].numbers());
     const bool conv = node.op == Op::conv || node.op == Op::bconv || node.op == Op::wconv;
     sum += in + made * taps * (conv ? graph.values[size_t(node.in[0])].c / node.window.groups : 1);
   }
@@ -58,7 +60,8 @@ struct Counts {
 std::string reason(const char* message) {
   std::string made;
   for (const char* c = message; *c; ++c)
-    if (*c < '0' || *c > '9') made += *c;
+    if (*c == '\\' || *c == '"') made += '/';
+    else if (*c < '0' || *c > '9') made += *c;
     else if (made.empty() || made.back() != '#') made += '#';
   for (const char* cut : {"unknown key", "unknown op", "unknown type"}) {
     const size_t at = made.find(cut);
@@ -77,7 +80,8 @@ bool same(const std::vector<float>& one, const std::vector<float>& other) {
 bool run(lcrbnn_model* model, const uint8_t* data, size_t size, Random& random, Counts& counts) {
   lcrbnn_info info;
   lcrbnn_get_info(model, &info);
-  for (int i = -1; i <= info.nodes; ++i) lcrbnn_node_name(model, i), lcrbnn_node_kernel(model, i), lcrbnn_node_op(model, i);
+  for (int i = -1; i <= info.nodes; ++i)
+    lcrbnn_node_name(model, i), lcrbnn_node_kernel(model, i), lcrbnn_node_op(model, i);
   for (int i = -1; i <= info.classes; ++i) lcrbnn_class_name(model, i);
   Graph graph;
   Error error;
@@ -88,11 +92,13 @@ bool run(lcrbnn_model* model, const uint8_t* data, size_t size, Random& random, 
   std::unique_ptr<float[]> image(new float[numbers]);
   static const float odd[] = {0.0f, -0.0f, 1.0f, -1.0f, __builtin_inff(), -__builtin_inff(), __builtin_nanf(""), 3e38f};
   const bool some = random.chance(20);
-  for (size_t i = 0; i < numbers; ++i) image[i] = some && random.chance(10) ? odd[random.below(8)] : float(random.below(2001)) / 500 - 2;
+  for (size_t i = 0; i < numbers; ++i)
+    image[i] = some && random.chance(10) ? odd[random.below(8)] : float(random.below(2001)) / 500 - 2;
   std::vector<float> one(size_t(info.classes)), other(one);
   if (lcrbnn_run(model, image.get(), 1, one.data(), random.chance(5) ? 2 : 1, nullptr, 0)) return false;
   if (random.chance(75)) return true;
-  if (lcrbnn_open_memory(data, size, LCRBNN_UNFUSED, random.chance(50) ? "scalar" : nullptr, &model, nullptr, 0)) return false;
+  if (lcrbnn_open_memory(data, size, LCRBNN_UNFUSED, random.chance(50) ? "scalar" : nullptr, &model, nullptr, 0))
+    return false;
   const bool fine = lcrbnn_run(model, image.get(), 1, other.data(), 1, nullptr, 0) == LCRBNN_OK && same(one, other);
   lcrbnn_close(model);
   return fine;
@@ -187,11 +193,15 @@ int all_cases(const Options& options, volatile uint64_t* now) {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   if (options.single) return 0;
-  printf("{\"cases\": %llu, \"refused\": %llu, \"no_memory\": %llu, \"accepted\": %llu, \"run\": %llu, \"longest_s\": %.4f, \"peak_mib\": %.0f, \"reasons\": {",
-         (unsigned long long)counts.cases, (unsigned long long)counts.refused, (unsigned long long)counts.no_memory,
-         (unsigned long long)counts.accepted, (unsigned long long)counts.run, counts.longest, double(usage.ru_maxrss) / 1024);
+  printf(
+      "{\"cases\": %llu, \"refused\": %llu, \"no_memory\": %llu, \"accepted\": %llu, \"run\": %llu, \"longest_s\": "
+      "%.4f, \"peak_mib\": %.0f, \"reasons\": {",
+      (unsigned long long)counts.cases, (unsigned long long)counts.refused, (unsigned long long)counts.no_memory,
+      (unsigned long long)counts.accepted, (unsigned long long)counts.run, counts.longest,
+      double(usage.ru_maxrss) / 1024);
   const char* comma = "";
-  for (const auto& [text, count] : counts.reasons) printf("%s\"%s\": %llu", comma, text.c_str(), (unsigned long long)count), comma = ", ";
+  for (const auto& [text, count] : counts.reasons)
+    printf("%s\"%s\": %llu", comma, text.c_str(), (unsigned long long)count), comma = ", ";
   printf("}}\n");
   return 0;
 }
@@ -220,7 +230,8 @@ bool parse(int argc, char** argv, Options& o) {
 // The work is a child's, so that a case is named however it ends.
 int main(int argc, char** argv) {
   Options options;
-  if (!parse(argc, argv, options)) return fprintf(stderr, "usage: fuzz FOLDER [--seed S] [--first N] [--count N] [--case N] [--write FILE]\n"), 2;
+  if (!parse(argc, argv, options))
+    return fprintf(stderr, "usage: fuzz FOLDER [--seed S] [--first N] [--count N] [--case N] [--write FILE]\n"), 2;
   void* page = mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return perror("mmap"), 1;
   volatile uint64_t* now = static_cast<volatile uint64_t*>(page);
@@ -231,6 +242,7 @@ int main(int argc, char** argv) {
   waitpid(child, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
   const bool late = WIFSIGNALED(status) && (WTERMSIG(status) == SIGPROF || WTERMSIG(status) == SIGALRM);
-  fprintf(stderr, "seed %llu case %llu: %s\n", (unsigned long long)options.seed, (unsigned long long)*now, late ? "it took too long" : "it failed");
+  fprintf(stderr, "seed %llu case %llu: %s\n", (unsigned long long)options.seed, (unsigned long long)*now,
+          late ? "it took too long" : "it failed");
   return 1;
 }

@@ -1,5 +1,5 @@
-// The cases of fuzz.cpp: model files, changed in one place or a few. Most get a right checksum, so that what lies behind
-// it is reached; half of those with a changed graph also get tensors that fit it, so that it may be accepted.
+// The cases of fuzz.cpp: model files, changed in one place or a few. Most get a right checksum, so that what lies
+// behind it is reached; half of those with a changed graph also get tensors that fit it, so that it may be accepted.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -28,7 +28,10 @@ struct Random {
   }
   size_t below(size_t n) { return n ? size_t(word() % n) : 0; }
   bool chance(int percent) { return below(100) < size_t(percent); }
-  template <class T> const T& of(const std::vector<T>& list) { return list[below(list.size())]; }
+  template <class T>
+  const T& of(const std::vector<T>& list) {
+    return list[below(list.size())];
+  }
 };
 
 // --- what a model file is made of ------------------------------------------------------------------------------------
@@ -44,8 +47,8 @@ struct Place {
 
 struct Model {
   Bytes file;
-  std::string text;   // without the spaces behind it
-  size_t room = 0;    // with them
+  std::string text;  // without the spaces behind it
+  size_t room = 0;   // with them
   Bytes tensors;
   std::vector<std::pair<size_t, size_t>> filled;  // where numbers are, in `tensors`
   std::vector<Place> places;
@@ -58,7 +61,9 @@ struct Scan {
   std::vector<Place>& places;
   size_t at = 0;
 
-  void space() { while (at < text.size() && strchr(" \n\r\t", text[at])) ++at; }
+  void space() {
+    while (at < text.size() && strchr(" \n\r\t", text[at])) ++at;
+  }
   void skip_text() {
     for (++at; text[at] != '"'; ++at) at += text[at] == '\\';
     ++at;
@@ -67,7 +72,8 @@ struct Scan {
     space();
     const int index = int(places.size());
     const char c = text[at];
-    places.push_back({at, at, from == std::string::npos ? at : from, parent, -1, -1, strchr("{[\"", c) ? c : '\0', key});
+    places.push_back(
+        {at, at, from == std::string::npos ? at : from, parent, -1, -1, strchr("{[\"", c) ? c : '\0', key});
     if (c == '"') skip_text();
     else if (c == '{' || c == '[') members(index, c == '{');
     else at = std::min(text.find_first_of(",]} \n\r\t", at), text.size());
@@ -110,7 +116,8 @@ inline void write_le(uint8_t* p, int bytes, uint64_t value) {
 inline bool load(const std::string& path, Model& m) {
   Error error;
   Graph graph;
-  if (!read_file(path.c_str(), m.file, error) || !read_graph(m.file.data(), m.file.size(), graph, error)) return fprintf(stderr, "%s: %s\n", path.c_str(), error.text), false;
+  if (!read_file(path.c_str(), m.file, error) || !read_graph(m.file.data(), m.file.size(), graph, error))
+    return fprintf(stderr, "%s: %s\n", path.c_str(), error.text), false;
   m.room = size_t(read_le(&m.file[32], 8));
   m.text.assign(reinterpret_cast<const char*>(m.file.data()) + kHeader, m.room);
   m.text.resize(m.text.find_last_of('}') + 1);
@@ -130,18 +137,30 @@ inline bool load(const std::string& path, Model& m) {
 
 // --- changes of a graph ----------------------------------------------------------------------------------------------
 
-const std::vector<std::string> kExtremes = {
-    "0", "1", "2", "3", "4", "7", "8", "9", "15", "16", "17", "31", "32", "33", "63", "64", "65", "127", "128", "255", "256", "511", "1000",
-    "65535", "65536", "65537", "1048575", "1048576", "1048577", "268435456", "2147483647", "2147483648", "4294967295", "4294967296",
-    "9007199254740992", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616", "-1", "-2", "-0",
-    "-2147483648", "-2147483649", "-9223372036854775808", "0.5", "1.0", "1e2", "1e-400", "1e38", "3.5e38", "1e300", "1e400", "01", "+1", "1.", ".5",
-    "NaN", "Infinity", "111111111111111111111111111111111111111111111111111111111111111111"};
-const std::vector<std::string> kOdd = {"null", "true", "false", "[]", "{}", "\"\"", "\"mean\"", "\"f32\"", "\"f16\"", "\"bits\"", "[0]", "[1,1]", "[0,0,0,0]", "{\"a\":1}",
-    "\"\\u0000\"", "\"\\ud800\"", "\"\\ud83d\\ude00\"", "\"\xc3\xa9\"", "\"\xed\xa0\x80\"", "\"\xff\"", "\"\n\"", "[[[[[[[[[[[[[[[[[[[[0]]]]]]]]]]]]]]]]]]]]", "", "\"", "[", "}"};
-const std::vector<std::string> kOps = {"conv", "bconv", "wconv", "affine", "add", "hardtanh", "relu", "prelu", "shift", "maxpool", "avgpool", "mean", "subsample", "channels",
-    "flatten", "softmax", "none"};
-const std::vector<std::string> kKeys = {"op", "name", "in", "weight", "bias", "threshold", "pad_sign", "a", "b", "spatial", "slope", "kernel", "stride", "pad", "dilation", "groups",
-    "before", "after", "type", "shape", "offset", "bytes", "top", "mean", "std", "writer", "input", "classes", "tensors", "nodes", "more"};
+inline std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> made(1);
+  for (const char c : text)
+    if (c == ' ') made.emplace_back();
+    else made.back() += c;
+  return made;
+}
+
+const std::vector<std::string> kExtremes = words(
+    "0 1 2 3 4 7 8 9 15 16 17 31 32 33 63 64 65 127 128 255 256 511 1000 65535 65536 65537 1048575 1048576 "
+    "1048577 268435456 2147483647 2147483648 4294967295 4294967296 9007199254740992 9223372036854775807 "
+    "9223372036854775808 18446744073709551615 18446744073709551616 -1 -2 -0 -2147483648 -2147483649 "
+    "-9223372036854775808 0.5 1.0 1e2 1e-400 1e38 3.5e38 1e300 1e400 01 +1 1. .5 NaN Infinity "
+    "111111111111111111111111111111111111111111111111111111111111111111");
+const std::vector<std::string> kOdd = words(
+    "null true false [] {} \"\" \"mean\" \"f32\" \"f16\" \"bits\" [0] [1,1] [0,0,0,0] {\"a\":1} \"\\u0000\" "
+    "\"\\ud800\" \"\\ud83d\\ude00\" \"\xc3\xa9\" \"\xed\xa0\x80\" \"\xff\" \"\n\" "
+    "[[[[[[[[[[[[[[[[[[[[0]]]]]]]]]]]]]]]]]]]] \" [ } ");
+const std::vector<std::string> kOps = words(
+    "conv bconv wconv affine add hardtanh relu prelu shift maxpool avgpool mean subsample channels flatten "
+    "softmax none");
+const std::vector<std::string> kKeys = words(
+    "op name in weight bias threshold pad_sign a b spatial slope kernel stride pad dilation groups before "
+    "after type shape offset bytes top mean std writer input classes tensors nodes more");
 
 struct Edit {
   size_t begin, end;
@@ -239,8 +258,10 @@ struct Editor {
 
   void letters() {
     const size_t at = random.below(m.text.size());
-    static const std::vector<std::string> some = {"\"", "\\", "{", "}", "[", "]", ",", ":", " ", "\t", "0", "9", "-", "e", ".", "u", "\x80", std::string(1, '\0')};
-    edits.push_back({at, at + random.below(3), random.chance(70) ? random.of(some) : std::string(1, char(random.word()))});
+    static const std::vector<std::string> some = {"\"", "\\", "{", "}", "[", "]", ",", ":",    " ",
+                                                  "\t", "0",  "9", "-", "e", ".", "u", "\x80", std::string(1, '\0')};
+    edits.push_back(
+        {at, at + random.below(3), random.chance(70) ? random.of(some) : std::string(1, char(random.word()))});
   }
 
   void one() {
@@ -257,10 +278,10 @@ struct Editor {
     else if (how < 96) insert();
     else letters();
   }
-
 };
 
-// --- graphs made right again -------------------------------------------------------------------------------------------
+// --- graphs made right again
+// -------------------------------------------------------------------------------------------
 
 // After a change of sizes: tensors, mean and std that fit them, so that other sizes are tried and not only refused.
 struct Repair {
@@ -289,14 +310,14 @@ struct Repair {
     return true;
   }
 
-  // The product of a list of sizes; 0 if there is something else in it, or too much of it.
+  // The product of a list of sizes; 0 if there is something else in it, or far too much of it.
   uint64_t product(const Place& shape, bool bits) const {
     uint64_t made = 1;
     const std::vector<const Place*> sizes = children(shape);
     for (const Place* size : sizes) {
       uint64_t n = strtoull(value(*size).c_str(), nullptr, 10);
       if (bits && size == sizes.back()) n = (n + 7) / 8;
-      if (n == 0 || n > 65536 || (made *= n) > 65536) return 0;
+      if (n == 0 || n > 1 << 21 || (made *= n) > 1ull << 40) return 0;
     }
     return made;
   }
@@ -310,9 +331,11 @@ struct Repair {
   void input(const Place& of) {
     size_t channels = 0;
     for (const Place* p : children(of))
-      if (p->key == "shape" && p->kind == '[' && children(*p).size() == 3) channels = strtoull(value(*children(*p)[2]).c_str(), nullptr, 10);
+      if (p->key == "shape" && p->kind == '[' && children(*p).size() == 3)
+        channels = strtoull(value(*children(*p)[2]).c_str(), nullptr, 10);
     for (const Place* p : children(of))
-      if ((p->key == "mean" || p->key == "std") && channels < 512 && p->kind == '[' && children(*p).size() != channels) list(*p, channels, "0.5");
+      if ((p->key == "mean" || p->key == "std") && channels < 512 && p->kind == '[' && children(*p).size() != channels)
+        list(*p, channels, "0.5");
   }
 
   void tensor(const Place& of, uint64_t start) {
@@ -320,17 +343,20 @@ struct Repair {
     const Place *shape = nullptr, *offset = nullptr, *bytes = nullptr;
     for (const Place* p : children(of)) {
       if (p->key == "type") type = value(*p);
-      (p->key == "shape" ? shape : p->key == "offset" ? offset : p->key == "bytes" ? bytes : shape) = p;
+      if (p->key == "shape") shape = p;
+      if (p->key == "offset") offset = p;
+      if (p->key == "bytes") bytes = p;
     }
     if (!shape || !offset || !bytes || shape->kind != '[') return;
     const bool bits = type == "\"bits\"";
     const uint64_t count = product(*shape, bits), size = count * (bits ? 1 : type == "\"f16\"" ? 2 : 4);
-    if (tensors.size() + size > 65536) return;
-    edits.push_back({offset->begin, offset->end, std::to_string(start + tensors.size())});
+    const size_t from = tensors.size(), at = random.chance(98) ? from : random.below(from / 64 + 3) * 64;
+    edits.push_back({offset->begin, offset->end, std::to_string(start + at)});
     edits.push_back({bytes->begin, bytes->end, std::to_string(size)});
+    if (from + size > 65536) return;  // it says so, and lies outside
     const std::vector<const Place*> sizes = children(*shape);
-    const uint64_t last = bits && sizes.size() == 2 ? strtoull(value(*sizes[1]).c_str(), nullptr, 10) : 8, row = (last + 7) / 8;
-    const size_t from = tensors.size();
+    const uint64_t last = bits && sizes.size() == 2 ? strtoull(value(*sizes[1]).c_str(), nullptr, 10) : 8,
+                   row = (last + 7) / 8;
     tensors.resize(from + size_t(size + 63) / 64 * 64, 0);
     for (uint64_t i = 0; i < size; ++i) {
       uint8_t& byte = tensors[from + i];
@@ -351,6 +377,7 @@ struct Repair {
         for (const Place* t : children(*p))
           if (t->kind == '{') tensor(*t, start);
     }
+    if (random.chance(10)) tensors.resize(random.below(tensors.size() / 64 + 1) * 64);  // the last ones are not there
     text = applied(text, edits);
     edits.clear();
   }
@@ -390,7 +417,8 @@ inline Bytes build(const std::string& text, const Bytes& tensors, size_t room) {
 }
 
 inline void change_tensors(Bytes& tensors, const Model& m, Random& random) {
-  static const std::vector<uint32_t> odd = {0x7FC00000, 0xFFC00000, 0x7F800001, 0x7F800000, 0xFF800000, 0x80000000, 0, 1, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000, 0xBF800000};
+  static const std::vector<uint32_t> odd = {0x7FC00000, 0xFFC00000, 0x7F800001, 0x7F800000, 0xFF800000, 0x80000000,
+                                            0,          1,          0x7F7FFFFF, 0xFF7FFFFF, 0x3F800000, 0xBF800000};
   if (tensors.size() < 4) return;
   for (size_t i = random.below(8) + 1; i-- > 0;) {
     size_t at = random.below(tensors.size() / 4) * 4;
@@ -406,11 +434,16 @@ inline void change_tensors(Bytes& tensors, const Model& m, Random& random) {
 
 inline void change_header(Bytes& file, Random& random) {
   static const std::vector<int> fields = {0, 8, 12, 16, 16, 24, 32, 32, 40, 40, 48, 48, 56};
-  static const std::vector<uint64_t> odd = {0, 1, 31, 32, 63, 64, 96, 1 << 24, (1 << 24) + 1, uint64_t(1) << 31, (uint64_t(1) << 31) - 1, uint64_t(1) << 32, uint64_t(1) << 63, ~uint64_t(0), ~uint64_t(63), ~uint64_t(31)};
+  static const std::vector<uint64_t> odd = {
+      0,          1,          31,          32,    63,         64,     96,    1 << 24, (1 << 24) + 1,
+      0x7FFFFFFF, 0x80000000, 0x100000000, ~0ull, 1ull << 63, ~63ull, ~31ull};
   for (size_t i = random.below(2) + 1; i-- > 0;) {
     const int at = random.of(fields), bytes = at == 8 || at == 12 ? 4 : 8;
     const uint64_t now = read_le(&file[size_t(at)], bytes);
-    write_le(&file[size_t(at)], bytes, random.chance(50) ? random.of(odd) : random.chance(50) ? now + random.below(129) - 64 : random.word());
+    write_le(&file[size_t(at)], bytes,
+             random.chance(50)   ? random.of(odd)
+             : random.chance(50) ? now + random.below(129) - 64
+                                 : random.word());
   }
 }
 
@@ -423,7 +456,8 @@ inline void change_size(Bytes& file, Random& random) {
   else file.erase(file.begin() + long(here), file.begin() + long(std::min(here + n, file.size())));
   if (file.size() < kHeader + kSum || random.chance(30)) return;
   write_le(&file[16], 8, file.size());
-  if (random.chance(70)) write_le(&file[48], 8, file.size() - kSum - std::min<uint64_t>(read_le(&file[40], 8), file.size() - kSum));
+  if (random.chance(70))
+    write_le(&file[48], 8, file.size() - kSum - std::min<uint64_t>(read_le(&file[40], 8), file.size() - kSum));
 }
 
 inline std::string soup(Random& random) {
@@ -457,7 +491,8 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
     seal(file);
     Graph graph;
     Error error;
-    if (right && !read_graph(file.data(), file.size(), graph, error) && strstr(error.text, "x classes") && repair.classes(size_t(graph.values.back().c)))
+    if (right && !read_graph(file.data(), file.size(), graph, error) && strstr(error.text, "x classes") &&
+        repair.classes(size_t(graph.values.back().c)))
       file = build(text, tensors, room);
   } else if (how < 76) {
     change_tensors(tensors, m, random);
@@ -479,7 +514,8 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
   } else {
     file.resize(random.below(600));
     for (uint8_t& byte : file) byte = uint8_t(random.word());
-    if (random.chance(60) && file.size() >= 8) memcpy(file.data(), m.file.data(), std::min<size_t>(file.size(), random.chance(50) ? 8 : 64));
+    if (random.chance(60) && file.size() >= 8)
+      memcpy(file.data(), m.file.data(), std::min<size_t>(file.size(), random.chance(50) ? 8 : 64));
   }
   if (random.chance(95)) seal(file);
   return file;

@@ -35,12 +35,15 @@ void evaluate(const NodeData& data, const Stage& stage, size_t end, int o, int l
   }
 }
 
-bool limits_of(const NodeData& data, Stage& stage, size_t index) {
+bool limits_of(const NodeData& data, Stage& stage, size_t index, uint64_t& budget) {
   const BConv& c = data.bconv;
   Step& step = stage.steps[index];
   const int taps = c.taps(), by = data.correction ? 1 : 2;  // without zeros around, sums are all odd or all even
   const size_t classes = data.correction ? size_t(data.row.back() + 1) * size_t(data.columns) : 1,
                out = size_t(c.out_c);
+  const double cost = double(index + 1) * (2.0 * taps / by + 1) * double(out) + 16.0 * double(classes) * double(out);
+  if (cost > double(budget)) return false;  // numbers do as well
+  budget -= uint64_t(cost);
   std::vector<float> x(size_t(2 * taps / by + 1));
   step.limit.assign(classes * out, 0);
   step.flip.assign(out / 8 + 2, 0);
@@ -66,7 +69,7 @@ bool limits_of(const NodeData& data, Stage& stage, size_t index) {
 
 }  // namespace
 
-void integer_limits(const Graph&, const std::vector<NodeData>& nodes, Stage& stage) {
+void integer_limits(const Graph&, const std::vector<NodeData>& nodes, Stage& stage, uint64_t& budget) {
   const NodeData& data = nodes[size_t(stage.node)];
   bool fits = stage.to == kTile && !data.spatial && data.bconv.taps() < 65535, some = false;
   for (const Step& step : stage.steps) {
@@ -75,7 +78,7 @@ void integer_limits(const Graph&, const std::vector<NodeData>& nodes, Stage& sta
   }
   if (!fits || !some) return;
   for (size_t s = 0; s < stage.steps.size(); ++s)
-    if (stage.steps[s].kind == StepKind::bits && !limits_of(data, stage, s)) return;
+    if (stage.steps[s].kind == StepKind::bits && !limits_of(data, stage, s, budget)) return;
   stage.limits = true;
 }
 

@@ -26,12 +26,18 @@ class Memory {
   }
   void* take(uint64_t bytes) {
     if (bytes > kMemoryLimit - total_) return nullptr;
-    blocks_.reserve(blocks_.size() + 1);
+    if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 16);
     void* block = aligned_new(size_t(bytes));
     if (!block) return nullptr;
     blocks_.push_back(block);
     total_ += bytes;
     return block;
+  }
+  // For memory that lies elsewhere.
+  bool charge(uint64_t bytes) {
+    if (bytes > kMemoryLimit - total_) return false;
+    total_ += bytes;
+    return true;
   }
   uint64_t total() const { return total_; }
 

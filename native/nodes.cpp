@@ -126,14 +126,15 @@ struct Ranges {
 // Kernels count a tap outside the map as -1 times its weight: what is added back is the sum of those weights.
 bool Loader::borders(const Node& node, NodeData& data, const uint64_t* words, int index) {
   const BConv& c = data.bconv;
+  if (node.pad_sign != 0) return true;
   Ranges rows, columns;
-  const bool some = rows.classes(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top, data.row);
-  if (!(columns.classes(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left, data.column) || some) ||
-      node.pad_sign != 0) {
-    data.row.clear();
-    data.column.clear();
-    return true;
-  }
+  std::vector<int32_t> row, column;
+  const bool some = rows.classes(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top, row);
+  if (!columns.classes(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left, column) && !some) return true;
+  if (!memory.charge((uint64_t(c.out_h) + uint64_t(c.out_w)) * 4))
+    return error.memory("node %d needs too much memory", index);
+  data.row.swap(row);
+  data.column.swap(column);
   data.columns = int(columns.low.size());
   data.plain_row = rows.plain;
   data.plain_column = columns.plain;

@@ -55,6 +55,8 @@ struct Planner {
     int reads = -1;                            // load: the value it starts from
   };
   std::vector<Draft> drafts{};
+  uint64_t budget = uint64_t(1) << 30;  // of all integer limits: about a second
+
   std::vector<int> maker{};    // the stage of each value; -1: the input. For flatten, that of what it is made from
   std::vector<bool> stored{};  // whether a value must be written
   std::vector<int> root{};     // what a flattened value really is
@@ -278,7 +280,7 @@ struct Planner {
       stage.steps.push_back(std::move(step));
       sinks(d.values[k]);
     }
-    if (fuse && !keep && stage.head == Head::bconv) integer_limits(graph, data, stage);
+    if (fuse && !keep && stage.head == Head::bconv) integer_limits(graph, data, stage, budget);
     stage.micro = stage.head == Head::bconv && !stage.limits && in_registers(stage);
   }
 

@@ -63,6 +63,6 @@ struct Plan {
 bool make_plan(const Graph&, const std::vector<NodeData>&, bool fuse, bool keep, Plan&, Error&);
 
 // Tries to let the bits of a stage come from counts alone; where that would not be exact it changes nothing.
-void integer_limits(const Graph&, const std::vector<NodeData>&, Stage&);
+void integer_limits(const Graph&, const std::vector<NodeData>&, Stage&, uint64_t& budget);
 
 }  // namespace lcrbnn

@@ -2,8 +2,8 @@
 //
 //   race MODEL.bnn [THREADS] [CALLS]      default 8 threads of 1000 calls each; prints JSON
 //
-// Calls differ in their images, in how many they are, in the threads they ask for and in what they ask: numbers, pixels,
-// a value within, times. tools/race.py builds this with the sanitizer.
+// Calls differ in their images, in how many they are, in the threads they ask for and in what they ask: numbers,
+// pixels, a value within, times. tools/race.py builds this with the sanitizer.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,8 @@ struct Task {
   // A call that depends on its number alone.
   void call(uint64_t number) {
     const uint64_t mixed = (number + 1) * 0x9E3779B97F4A7C15;
-    const size_t n = mixed >> 33 & 7 ? 1 + (mixed >> 40) % kMost : 0, first = (mixed >> 48) % (kImages - kMost), classes = size_t(info.classes);
+    const size_t n = mixed >> 33 & 7 ? 1 + (mixed >> 40) % kMost : 0, first = (mixed >> 48) % (kImages - kMost),
+                 classes = size_t(info.classes);
     const int threads = 1 + int((mixed >> 20) % 3);
     const bool bytes = (mixed >> 24) % 4 == 0;
     std::vector<float> made(n * classes);
@@ -55,14 +56,16 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? atoi(argv[2]) : 8, calls = argc > 3 ? atoi(argv[3]) : 1000;
   char message[320];
   Task task{};
-  if (lcrbnn_open(argv[1], 0, nullptr, &task.model, message, sizeof message)) return fprintf(stderr, "%s\n", message), 1;
+  if (lcrbnn_open(argv[1], 0, nullptr, &task.model, message, sizeof message))
+    return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_get_info(task.model, &task.info);
   task.numbers = size_t(task.info.height) * size_t(task.info.width) * size_t(task.info.channels);
   const size_t answers = kImages * size_t(task.info.classes);
   int32_t shape[3] = {};
   lcrbnn_node_shape(task.model, 0, shape);
   task.images.resize(kImages * task.numbers), task.pixels.resize(kImages * task.numbers);
-  task.logits.resize(answers), task.from_pixels.resize(answers), task.value.resize(size_t(shape[0]) * size_t(shape[1]) * size_t(shape[2]));
+  task.logits.resize(answers), task.from_pixels.resize(answers),
+      task.value.resize(size_t(shape[0]) * size_t(shape[1]) * size_t(shape[2]));
   uint64_t state = 88172645463325252u;
   for (size_t i = 0; i < task.images.size(); ++i) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -72,7 +75,8 @@ int main(int argc, char** argv) {
       lcrbnn_run_pixels(task.model, task.pixels.data(), kImages, task.from_pixels.data(), 1, message, sizeof message))
     return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_close(task.model);  // spaces and plans are to be made by the threads
-  if (lcrbnn_open(argv[1], 0, nullptr, &task.model, message, sizeof message)) return fprintf(stderr, "%s\n", message), 1;
+  if (lcrbnn_open(argv[1], 0, nullptr, &task.model, message, sizeof message))
+    return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_model* other = nullptr;
   if (lcrbnn_open(argv[1], LCRBNN_UNFUSED, nullptr, &other, message, sizeof message) ||
       lcrbnn_value(other, task.images.data(), 1, 0, task.value.data(), message, sizeof message))
@@ -80,10 +84,13 @@ int main(int argc, char** argv) {
   lcrbnn_close(other);
   std::vector<std::thread> all;
   for (int t = 0; t < threads; ++t)
-    all.emplace_back([&task, t, calls] { for (int i = 0; i < calls; ++i) task.call(uint64_t(t) * uint64_t(calls) + uint64_t(i)); });
+    all.emplace_back([&task, t, calls] {
+      for (int i = 0; i < calls; ++i) task.call(uint64_t(t) * uint64_t(calls) + uint64_t(i));
+    });
   for (std::thread& thread : all) thread.join();
   lcrbnn_close(task.model);
-  printf("{\"threads\": %d, \"calls\": %d, \"images\": %llu, \"different\": %llu, \"failed\": %llu}\n", threads, threads * calls,
-         (unsigned long long)task.images_run.load(), (unsigned long long)task.different.load(), (unsigned long long)task.failed.load());
+  printf("{\"threads\": %d, \"calls\": %d, \"images\": %llu, \"different\": %llu, \"failed\": %llu}\n", threads,
+         threads * calls, (unsigned long long)task.images_run.load(), (unsigned long long)task.different.load(),
+         (unsigned long long)task.failed.load());
   return task.different || task.failed ? 1 : 0;
 }

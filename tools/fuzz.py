@@ -220,11 +220,11 @@ def main() -> int:
         if args.case is not None:
             words = [str(program), str(models), "--seed", str(args.seed), "--case", str(args.case)]
             return subprocess.run(words, check=False).returncode
-        began, progress = time.monotonic(), Progress(-(-args.count // BLOCK), tenths=False)
+        began, progress = time.monotonic(), Progress(-(-args.count // BLOCK))
 
         def block(first: int) -> dict[str, Any]:
             part = fuzz(program, models, args.seed, first, min(BLOCK, args.count - first))
-            progress.advance(lambda: f"blocks of {BLOCK} cases")
+            progress.advance(lambda: f"blocks of {BLOCK:,} cases")
             return part
 
         try:

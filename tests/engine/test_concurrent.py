@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def test_a_thousand_calls_on_one_engine(model: Model) -> None:
     try:
         engine = lib.Engine(to_bytes(model))
     except InputError as error:
-        pytest.skip(str(error))
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))  # the engine is not built
     images = RNG(2).standard_normal((12, *model.shape)).astype(np.float32)
     pixels = RNG(3).integers(0, 256, images.shape).astype(np.uint8)
     sources = [(each, engine.run(each)) for each in (images, pixels)]
@@ -54,8 +57,8 @@ def test_a_thousand_calls_on_one_engine(model: Model) -> None:
 @pytest.mark.slow  # the engine is built once more, with the sanitizer; the next time it is there
 def test_thread_sanitizer_finds_nothing(tmp_path: Path) -> None:
     """The start of `python -m tools.race`."""
-    if not compiler():
-        pytest.skip("there is no C++ compiler")
+    if not compiler() and not os.environ.get("CI"):
+        pytest.skip("there is no C++ compiler")  # then there is no engine either
     path = tmp_path / "model.bnn"
     write_model(path, every_op(RNG(0)))
     found = race(build("race", ROOT / "build" / "sanitized", RACES), path, 8, 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    if not compiler():
-        pytest.skip("there is no C++ compiler")
+    if not compiler() and not os.environ.get("CI"):
+        pytest.skip("there is no C++ compiler")  # then there is no engine either
     return build("fuzz", ROOT / "build" / "sanitized", HARM)
 
 
@@ -40,7 +41,9 @@ def engine_there() -> None:
     try:
         lib.library()
     except InputError as error:
-        pytest.skip(str(error))
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))  # the engine is not built
 
 
 def cases(path: Path) -> Iterator[bytes]:
@@ -51,6 +54,7 @@ def cases(path: Path) -> Iterator[bytes]:
         at += 4 + size
 
 
+@pytest.mark.slow  # the engine is built once more, with the sanitizers; the next time it is there
 def test_five_thousand_cases(program: Path, models: Path) -> None:
     """The start of `python -m tools.fuzz --seed 1`."""
     found = fuzz(program, models, 1, 0, 5000)
@@ -150,7 +154,7 @@ print(json.dumps({"mib": (peak() - before) / 1024, "seconds": time.process_time(
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured as Linux tells it")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")  # no such file
 @pytest.mark.parametrize("model", [tall(150), many_signs(50, 160, 32)], ids=["tall", "many signs"])
 def test_a_small_file_takes_little_to_open(model: Model, tmp_path: Path) -> None:
     engine_there()
@@ -160,5 +164,5 @@ def test_a_small_file_takes_little_to_open(model: Model, tmp_path: Path) -> None
     words = [sys.executable, "-c", MEASURE, str(path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     taken: dict[str, Any] = json.loads(done.stdout)
-    assert taken["mib"] < 128
-    assert taken["seconds"] < 1.5
+    assert taken["mib"] < 256
+    assert taken["seconds"] < 2
