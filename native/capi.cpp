@@ -97,7 +97,7 @@ void name_kernels(lcrbnn_model& m) {
     std::string name = "view";
     if (stage >= 0) {
       const Stage& s = m.plan.stages[size_t(stage)];
-      if (s.node != int(i)) name = "fused";
+      if (s.node != int(i) || s.feeder >= 0) name = "fused";
       else if (s.head == Head::bconv) name = std::string(m.data[i].kernel->name) + (s.limits ? "/limits" : "");
       else name = s.head == Head::conv ? "float" : m.rows->name;
     }
@@ -110,7 +110,7 @@ bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel
   if (kernel && !*kernel) kernel = nullptr;
   m.fuse = !(flags & LCRBNN_UNFUSED);
   m.file_bytes = bytes;
-  m.rows = &choose_rows();
+  m.rows = &choose_rows(kernel);
   if (!read_graph(data, bytes, m.graph, error) || !load_nodes(m.graph, data, kernel, m.memory, m.data, error) ||
       !make_plan(m.graph, m.data, m.fuse, false, m.plan, error))
     return false;

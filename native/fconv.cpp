@@ -1,5 +1,6 @@
 #include "fconv.h"
 
+#include <cstdlib>
 #include <cstring>
 
 namespace lcrbnn {
@@ -67,9 +68,7 @@ void portable(const FTile& t) {
   sums.store(t.out, t.out_step);
 }
 
-}  // namespace
-
-void fconv_tile_portable(const FTile& t, int pixels) {
+void tile(const FTile& t, int pixels, int) {
   switch (pixels) {
     case 1: return portable<1>(t);
     case 2: return portable<2>(t);
@@ -78,6 +77,29 @@ void fconv_tile_portable(const FTile& t, int pixels) {
     case 5: return portable<5>(t);
     default: return portable<6>(t);
   }
+}
+
+bool everywhere() { return true; }
+
+}  // namespace
+
+const FPath fconv_scalar = {"scalar", everywhere, 6, 1, tile};
+const FPath* const fconv_paths[] = {
+#if defined(__x86_64__)
+    &fconv_avx512, &fconv_avx2,
+#endif
+    &fconv_scalar};
+const int fconv_path_count = sizeof(fconv_paths) / sizeof(fconv_paths[0]);
+
+const FPath& choose_fconv() {
+  const char* name = std::getenv("LCRBNN_KERNEL");
+  const FPath* best = nullptr;
+  for (const FPath* path : fconv_paths) {
+    if (!path->supported()) continue;
+    if (name && std::strcmp(name, path->name) == 0) return *path;
+    if (!best) best = path;
+  }
+  return *best;
 }
 
 size_t fconv_weight_floats(const FConv& c) {
@@ -97,14 +119,13 @@ void fconv_pack(const FConv& c, const float* weights, float* packed) {
 
 size_t fconv_scratch_floats(const FConv& c) { return needs_copy(c) ? size_t(c.kh) * padded_cols(c) * c.in_c : 0; }
 
-void fconv_rows(const FConv& c, const float* packed, const float* bias, const float* in, float* out, float* scratch,
-                int row_begin, int row_end) {
-  void (*const run)(const FTile&, int) = fconv_has_avx2() ? fconv_tile_avx2 : fconv_tile_portable;
+void fconv_rows(const FPath& path, const FConv& c, const float* packed, const float* bias, const float* in, float* out,
+                float* scratch, int row_begin, int row_end) {
   const bool copy = needs_copy(c), together = c.groups == 1 && (c.dil_w == 1 || c.kw == 1);
   const size_t map_row = size_t(c.in_w) * c.in_c, scratch_row = size_t(padded_cols(c)) * c.in_c;
   const size_t panel_floats = size_t(c.kh) * c.kw * group_in(c) * kFConvPanel;
-  const int tiles = (c.out_w + kFConvPixels - 1) / kFConvPixels;
-  for (int y = row_begin; y < row_end; ++y) {
+  const int tiles = (c.out_w + path.pixels - 1) / path.pixels;
+  for (int y = row_begin; y < row_end; ++y, out += size_t(c.out_w) * c.out_c) {
     // Kernel rows [first, last) are inside the map.
     const int top = y * c.stride_h - c.pad_top;
     int first = 0, last = c.kh;
@@ -116,29 +137,32 @@ void fconv_rows(const FConv& c, const float* packed, const float* bias, const fl
 
     FTile tile;
     tile.step = size_t(c.stride_w) * c.in_c;
+    tile.panel_step = panel_floats;
     tile.rows = last - first;
     tile.across = together ? 1 : c.kw;
     tile.length = together ? c.kw * c.in_c : group_in(c);
     tile.row_step = copy ? scratch_row : c.dil_h * map_row;
     tile.run_step = size_t(c.dil_w) * c.in_c;
     for (int g = 0; g < c.groups; ++g)
-      for (int panel = 0; panel < panels(c); ++panel) {
+      for (int panel = 0, some; panel < panels(c); panel += some) {
+        some = panels(c) - panel < path.panels ? panels(c) - panel : path.panels;
         const int channel = g * group_out(c) + panel * kFConvPanel, left = group_out(c) - panel * kFConvPanel;
-        const int channels = left < kFConvPanel ? left : kFConvPanel;
-        float panel_bias[kFConvPanel] = {}, part[kFConvPixels * kFConvPanel];
-        if (bias) std::memcpy(panel_bias, bias + channel, sizeof(float) * channels);
-        tile.bias = panel_bias;
+        const int wide = some * kFConvPanel, channels = left < wide ? left : wide;
+        float some_bias[kFConvMostPanels * kFConvPanel] = {};
+        float part[kFConvMostPixels * kFConvMostPanels * kFConvPanel];
+        if (bias) std::memcpy(some_bias, bias + channel, sizeof(float) * channels);
+        tile.bias = some_bias;
         tile.weights = packed + (size_t(g) * panels(c) + panel) * panel_floats +
                        size_t(first) * c.kw * group_in(c) * kFConvPanel;
         for (int i = 0; i < tiles; ++i) {  // tiles of nearly the same width
           const int x = int(size_t(c.out_w) * i / tiles), pixels = int(size_t(c.out_w) * (i + 1) / tiles) - x;
-          float* to = out + (size_t(y) * c.out_w + x) * c.out_c + channel;
+          float* to = out + size_t(x) * c.out_c + channel;
           tile.pixels = base + x * tile.step + size_t(g) * group_in(c);
-          tile.out = channels == kFConvPanel ? to : part;
-          tile.out_step = channels == kFConvPanel ? c.out_c : kFConvPanel;
-          run(tile, pixels);
-          for (int p = 0; channels < kFConvPanel && p < pixels; ++p)
-            std::memcpy(to + size_t(p) * c.out_c, part + p * kFConvPanel, sizeof(float) * channels);
+          tile.out = channels == wide ? to : part;
+          tile.out_step = channels == wide ? c.out_c : wide;
+          path.tile(tile, pixels, some);
+          for (int p = 0; channels < wide && p < pixels; ++p)
+            std::memcpy(to + size_t(p) * c.out_c, part + p * wide, sizeof(float) * channels);
         }
       }
   }

@@ -11,29 +11,44 @@ struct FConv {
   int groups;
 };
 
+// What is inside: 16 output channels, or several times as many, at some pixels of a row.
+struct FTile {
+  const float* pixels;      // the first tap of the first pixel
+  size_t step;              // floats from a pixel to the next one
+  const float* weights;     // [panels][rows][across][length][16]
+  size_t panel_step;        // floats from a panel of weights to the next one
+  const float* bias;        // [panels][16]
+  int rows, across, length; // runs of floats that lie together: kernel rows, runs in each, floats in a run
+  size_t row_step, run_step;
+  float* out;               // [pixels][out_step], the panels side by side
+  size_t out_step;
+};
+constexpr int kFConvPanel = 16;                            // channels of a panel
+constexpr int kFConvMostPixels = 14, kFConvMostPanels = 2;  // of a tile, in any path
+
+// One instruction set's way. All take the same packed weights.
+struct FPath {
+  const char* name;        // as the binary kernel of the same instructions
+  bool (*supported)();
+  int pixels, panels;      // of a tile, at most
+  void (*tile)(const FTile&, int pixels, int panels);
+};
+extern const FPath fconv_scalar, fconv_avx2, fconv_avx512;
+extern const FPath* const fconv_paths[];  // compiled into this build, the fastest first; the last one runs everywhere
+extern const int fconv_path_count;
+
+// The first that this CPU supports, or the one that the environment variable LCRBNN_KERNEL names. Sums differ by
+// rounding from one path to another.
+const FPath& choose_fconv();
+
 // Weights [out][kh][kw][in / groups] are packed once, at load; `packed` and `scratch` are best aligned to 64 bytes.
 size_t fconv_weight_floats(const FConv& c);
 void fconv_pack(const FConv& c, const float* weights, float* packed);
 
-// Rows [row_begin, row_end) of the output; bias may be null. Each thread needs its own scratch.
+// Rows [row_begin, row_end) of the output, the first of them at `out`; bias may be null. Each thread needs its own
+// scratch.
 size_t fconv_scratch_floats(const FConv& c);
-void fconv_rows(const FConv& c, const float* packed, const float* bias, const float* in, float* out, float* scratch,
-                int row_begin, int row_end);
-
-// What is inside: 16 output channels at some pixels of a row. Both paths, the portable one and AVX2, do this.
-struct FTile {
-  const float* pixels;      // the first tap of the first pixel
-  size_t step;              // floats from a pixel to the next one
-  const float* weights;     // [rows][across][length][16]
-  const float* bias;        // 16 floats
-  int rows, across, length; // runs of floats that lie together: kernel rows, runs in each, floats in a run
-  size_t row_step, run_step;
-  float* out;               // [pixels][out_step]
-  size_t out_step;
-};
-constexpr int kFConvPixels = 6, kFConvPanel = 16;  // at most so many pixels, always so many channels
-void fconv_tile_portable(const FTile& tile, int pixels);
-void fconv_tile_avx2(const FTile& tile, int pixels);
-bool fconv_has_avx2();
+void fconv_rows(const FPath& path, const FConv& c, const float* packed, const float* bias, const float* in, float* out,
+                float* scratch, int row_begin, int row_end);
 
 }  // namespace lcrbnn

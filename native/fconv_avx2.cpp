@@ -84,14 +84,9 @@ LCRBNN_AVX2 void tile(const FTile& t) {
   turns.sums.store(t.out, t.out_step);
 }
 
-}  // namespace
+bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-bool fconv_has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return has;
-}
-
-void fconv_tile_avx2(const FTile& t, int pixels) {
+void any_tile(const FTile& t, int pixels, int) {
   switch (pixels) {
     case 1: return tile<1, 4>(t);
     case 2: return tile<2, 2>(t);
@@ -102,10 +97,9 @@ void fconv_tile_avx2(const FTile& t, int pixels) {
   }
 }
 
-}  // namespace lcrbnn
-#else
-namespace lcrbnn {
-bool fconv_has_avx2() { return false; }
-void fconv_tile_avx2(const FTile& t, int pixels) { fconv_tile_portable(t, pixels); }
+}  // namespace
+
+const FPath fconv_avx2 = {"avx2", supported, 6, 1, any_tile};
+
 }  // namespace lcrbnn
 #endif

@@ -1,4 +1,4 @@
-// Tests every kernel of this CPU against a count bit by bit, and fconv against a sum in double precision.
+// Tests every kernel of this CPU against a count bit by bit, and every float path against a sum in double precision.
 //
 //   g++ -std=c++17 -O3 -Wall -Wextra kernel_test.cpp bconv_*.cpp fconv*.cpp dispatch.cpp -o kernel_test
 //   ./kernel_test [cases]      random geometries (default 3000) after the sweep of all channel counts
@@ -135,6 +135,11 @@ const BConv kLarge[] = {
 };
 constexpr int kLargeCount = sizeof(kLarge) / sizeof(kLarge[0]);
 
+FConv fconv_of(const BConv& b) {
+  return {b.in_h,     b.in_w,     b.in_c,  b.out_h, b.out_w,   b.out_c,    b.kh,    b.kw,
+          b.stride_h, b.stride_w, b.dil_h, b.dil_w, b.pad_top, b.pad_left, b.groups};
+}
+
 bool test_bconv(int cases) {
   int done[8] = {};
   for (int n = 0; n < 2 * 130 + 2 * kLargeCount + cases; ++n) {
@@ -171,45 +176,69 @@ bool test_bconv(int cases) {
   return chosen && !choose_bconv(c, "none");
 }
 
-bool test_fconv(int cases) {
+// The largest error of a float path, in parts of the sum of sizes; below zero where it is not good.
+double fconv_error(const FPath& path, const BConv& b, const std::vector<double>& want, const std::vector<double>& size,
+                   const std::vector<float>& map, const std::vector<float>& weights, const float* bias) {
+  const FConv c = fconv_of(b);
+  Buffer packed(4 * fconv_weight_floats(c)), scratch(4 * fconv_scratch_floats(c)), out(4 * want.size());
+  fconv_pack(c, weights.data(), packed.floats());
+  const int cut = pick(0, c.out_h);
+  for (int part = 0; part < 2; ++part) {
+    const int begin = part ? 0 : cut;
+    fconv_rows(path, c, packed.floats(), bias, map.data(), out.floats() + size_t(begin) * c.out_w * c.out_c,
+               scratch.floats(), begin, part ? cut : c.out_h);
+  }
   double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = std::fabs(want[i] - out.floats()[i]) / size[i];
+    if (!(error < 2e-6))
+      return std::printf("fconv %s: %g, not %g, for\n", path.name, out.floats()[i], want[i]), describe(b), -1;
+    worst = error > worst ? error : worst;
+  }
+  if (packed.intact() && scratch.intact() && out.intact()) return worst;
+  return std::printf("fconv %s: wrote past the end for\n", path.name), describe(b), -1;
+}
+
+bool test_fconv(int cases) {
+  double worst[8] = {};
   for (int n = 0; n < cases; ++n) {
-    const BConv b = random_geometry(pick(1, 40), pick(1, 70));
-    const FConv c = {b.in_h, b.in_w, b.in_c, b.out_h, b.out_w, b.out_c, b.kh, b.kw,
-                     b.stride_h, b.stride_w, b.dil_h, b.dil_w, b.pad_top, b.pad_left, b.groups};
+    BConv b = random_geometry(pick(1, 40), pick(1, 70));
+    if (!pick(0, 3)) b.in_w = pick(13, 40), b.out_w = (b.in_w + b.pad_left - b.dil_w * (b.kw - 1) - 1) / b.stride_w + 1;
+    const FConv c = fconv_of(b);
     const int in = b.group_in();
     std::vector<float> map(size_t(c.in_h) * c.in_w * c.in_c), bias(c.out_c);
     std::vector<float> weights(size_t(c.out_c) * c.kh * c.kw * in);
     for (auto* v : {&map, &weights, &bias})
       for (float& f : *v) f = float(pick(-1000, 1000)) / 1000;
-    const size_t numbers = size_t(c.out_h) * c.out_w * c.out_c;
-    Buffer packed(4 * fconv_weight_floats(c)), scratch(4 * fconv_scratch_floats(c)), out(4 * numbers);
-    fconv_pack(c, weights.data(), packed.floats());
     const bool with_bias = pick(0, 1);
-    const int cut = pick(0, c.out_h);
-    for (int part = 0; part < 2; ++part)
-      fconv_rows(c, packed.floats(), with_bias ? bias.data() : nullptr, map.data(), out.floats(), scratch.floats(),
-                 part ? 0 : cut, part ? cut : c.out_h);
-    for (size_t i = 0; i < numbers; ++i) {
+    std::vector<double> want, size;
+    for (size_t i = 0; i < size_t(c.out_h) * c.out_w * c.out_c; ++i) {
       const int o = int(i % c.out_c), x = int(i / c.out_c % c.out_w), y = int(i / c.out_c / c.out_w);
-      double sum = with_bias ? bias[o] : 0, size = 1;
+      want.push_back(with_bias ? bias[o] : 0), size.push_back(1);
       for (int t = 0; t < c.kh * c.kw * in; ++t) {
         const int ky = t / in / c.kw, kx = t / in % c.kw;
         const int iy = y * c.stride_h + ky * c.dil_h - c.pad_top, ix = x * c.stride_w + kx * c.dil_w - c.pad_left;
         if (iy < 0 || iy >= c.in_h || ix < 0 || ix >= c.in_w) continue;
         const double term = double(map[(size_t(iy) * c.in_w + ix) * c.in_c + o / b.group_out() * in + t % in]) *
                             weights[size_t(o) * c.kh * c.kw * in + t];
-        sum += term, size += std::fabs(term);
+        want.back() += term, size.back() += std::fabs(term);
       }
-      const double error = std::fabs(sum - out.floats()[i]) / size;
-      if (!(error < 2e-6)) return std::printf("fconv: %g, not %g, for\n", out.floats()[i], sum), describe(b), false;
-      worst = error > worst ? error : worst;
     }
-    if (!packed.intact() || !scratch.intact() || !out.intact())
-      return std::printf("fconv: wrote past the end for\n"), describe(b), false;
+    for (int i = 0; i < fconv_path_count; ++i) {
+      if (!fconv_paths[i]->supported()) continue;
+      const double error = fconv_error(*fconv_paths[i], b, want, size, map, weights, with_bias ? bias.data() : nullptr);
+      if (error < 0) return false;
+      worst[i] = error > worst[i] ? error : worst[i];
+    }
   }
-  const char* path = fconv_has_avx2() ? "avx2" : "portable";
-  std::printf("fconv %s %d cases, error at most %.1e of the sum of sizes\n", path, cases, worst);
+  for (int i = 0; i < fconv_path_count; ++i) {
+    const FPath& path = *fconv_paths[i];
+    if (!path.supported()) std::printf("fconv %-8s not supported by this CPU\n", path.name);
+    else std::printf("fconv %-8s %d cases, error at most %.1e of the sum of sizes\n", path.name, cases, worst[i]);
+    setenv("LCRBNN_KERNEL", path.name, 1);
+    if (path.supported() && &choose_fconv() != &path) return std::printf("fconv %s is not chosen\n", path.name), false;
+    unsetenv("LCRBNN_KERNEL");
+  }
   return true;
 }
 
@@ -256,10 +285,16 @@ void bench_fconv(const char* name, const FConv& c) {
   std::memset(map.get(), 0, 4 * size_t(c.in_h) * c.in_w * c.in_c);
   fconv_pack(c, weights.data(), packed.floats());
   const double macs = double(c.out_h) * c.out_w * weights.size();
-  const double best = rate(macs, [&] {
-    fconv_rows(c, packed.floats(), nullptr, map.floats(), out.floats(), scratch.floats(), 0, c.out_h);
-  });
-  std::printf("fconv %-28s %.1f GMAC/s, %.3f ms\n", name, best, macs / best * 1e-6);
+  std::printf("fconv %-24s", name);
+  for (int i = 0; i < fconv_path_count; ++i) {
+    const FPath& path = *fconv_paths[i];
+    if (!path.supported()) continue;
+    const double best = rate(macs, [&] {
+      fconv_rows(path, c, packed.floats(), nullptr, map.floats(), out.floats(), scratch.floats(), 0, c.out_h);
+    });
+    std::printf("  %s %.1f GMAC/s %.3f ms", path.name, best, macs / best * 1e-6);
+  }
+  std::printf("\n");
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct NodeData {
   int plain_row = -1, plain_column = -1;  // the classes that see the whole window
   // conv and wconv
   FConv fconv{};
+  const FPath* path = nullptr;
   const void* weight = nullptr;  // packed, of any of the three
 };
 

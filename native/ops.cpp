@@ -5,31 +5,21 @@
 #include <cstring>
 
 namespace lcrbnn {
-namespace {
 
-struct Range {
-  int begin, end;
-};
-
-// The part of a window inside the map, along one axis.
 Range seen(int i, int size, int kernel, int stride, int before) {
   const int64_t start = int64_t(i) * stride - before, end = start + kernel;
   return {int(start < 0 ? 0 : start), int(end < size ? end : size)};
 }
 
-}  // namespace
-
-// Down first, over whole rows, then across.
-void maxpool_row(const RowOps& ops, const Window& w, const Shape& in, const Shape& out, const float* from, float* row,
-                 float* line, int y) {
-  const size_t c = size_t(in.c), wide = size_t(in.w) * c;
+void maxpool_row(const RowOps& ops, const Window& w, const Shape& in, const Shape& out, const float* from, int ring,
+                 float* row, int y) {
   const Range rows = seen(y, in.h, w.kh, w.sy, w.top);
-  memcpy(line, from + size_t(rows.begin) * wide, wide * 4);
-  for (int v = rows.begin + 1; v < rows.end; ++v) ops.max(line, from + size_t(v) * wide, wide);
-  for (int x = 0; x < out.w; ++x, row += c) {
-    const Range cols = seen(x, in.w, w.kw, w.sx, w.left);
-    memcpy(row, line + size_t(cols.begin) * c, c * 4);
-    for (int u = cols.begin + 1; u < cols.end; ++u) ops.max(row, line + size_t(u) * c, c);
+  PoolRow pool{{}, 0, false, in.w, in.c, out.w, w.kw, w.sx, w.left, row};
+  for (int v = rows.begin; v < rows.end; v += pool.count, pool.more = true) {
+    pool.count = std::min(kPoolRows, rows.end - v);
+    for (int i = 0; i < pool.count; ++i)
+      pool.rows[i] = from + size_t((v + i) % ring) * size_t(in.w) * size_t(in.c);
+    ops.pool(pool);
   }
 }
 
@@ -43,7 +33,7 @@ void avgpool_row(const RowOps& ops, const Window& w, const Shape& in, const Shap
     for (int v = rows.begin; v < rows.end; ++v)
       for (int u = cols.begin; u < cols.end; ++u) ops.sum(sums, from + (size_t(v) * size_t(in.w) + size_t(u)) * c, c);
     const double count = double(rows.end - rows.begin) * double(cols.end - cols.begin);
-    for (size_t i = 0; i < c; ++i) row[i] = float(sums[i] / count);
+    ops.divide(row, sums, count, c);
   }
 }
 
@@ -51,7 +41,7 @@ void mean_map(const RowOps& ops, const Shape& in, const float* from, float* to, 
   const size_t c = size_t(in.c), pixels = size_t(in.h) * size_t(in.w);
   std::fill(sums, sums + c, 0.0);
   for (size_t p = 0; p < pixels; ++p) ops.sum(sums, from + p * c, c);
-  for (size_t i = 0; i < c; ++i) to[i] = float(sums[i] / double(pixels));
+  ops.divide(to, sums, double(pixels), c);
 }
 
 void subsample_row(const Window& w, const Shape& in, const Shape& out, const float* from, float* row, int y) {

@@ -5,8 +5,16 @@
 
 namespace lcrbnn {
 
-void maxpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, float* row,
-                 float* line, int y);
+struct Range {
+  int begin, end;
+};
+
+// The part of a window inside the map, along one axis.
+Range seen(int i, int size, int kernel, int stride, int before);
+
+// Row v of the input is row v % ring of `from`.
+void maxpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, int ring,
+                 float* row, int y);
 void avgpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, float* row,
                  double* sums, int y);
 void mean_map(const RowOps&, const Shape& in, const float* from, float* to, double* sums);

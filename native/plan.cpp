@@ -61,7 +61,8 @@ struct Planner {
   std::vector<bool> stored{};  // whether a value must be written
   std::vector<int> root{};     // what a flattened value really is
 
-  std::vector<int> last{};  // the last stage that reads a value's numbers
+  std::vector<int> last{};     // the last stage that reads a value's numbers
+  std::vector<int> readers{};  // how many inputs of nodes a value is
 
   void store(int value, int stage) {
     const size_t v = size_t(root[size_t(value)]);
@@ -69,15 +70,29 @@ struct Planner {
     last[v] = std::max(last[v], stage);
   }
 
+  // The convolution that may make its rows for pool `index` one by one, or -1: nobody else wants any of its values.
+  int feeder(int index) const {
+    const Node& node = graph.nodes[size_t(index)];
+    const int stage = int(plan.stages.size()) - 1, value = node.in[0];
+    if (!fuse || keep || node.op != Op::maxpool || stage < 0) return -1;
+    if (plan.stages[size_t(stage)].head != Head::conv || drafts[size_t(stage)].values.back() != value) return -1;
+    for (const int made : drafts[size_t(stage)].values)
+      if (readers[size_t(made)] != 1) return -1;
+    // Workers make rows that two of them need twice: few, and there must be work for all.
+    return node.window.kh <= 2 * node.window.sy && node.out.h >= 4 ? stage : -1;
+  }
+
   int open(Head head, int node, int input) {
     Stage made{head, node};
     made.in = graph.values[size_t(input)];
+    made.feeder = feeder(node);
+    if (made.feeder >= 0) plan.stages[size_t(made.feeder)].feeds = true;
     made.out = head == Head::load || head == Head::image_mean ? made.in : graph.nodes[size_t(node)].out;
     plan.stages.push_back(std::move(made));
     drafts.emplace_back();
     drafts.back().reads = input;
     const int stage = int(plan.stages.size()) - 1;
-    if (head != Head::bconv) store(input, stage);  // that one reads bits only
+    if (head != Head::bconv && plan.stages.back().feeder < 0) store(input, stage);  // that one reads bits only
     return stage;
   }
 
@@ -135,6 +150,9 @@ struct Planner {
     maker.assign(values, -1);
     stored.assign(values, keep);
     last.assign(values, -1);
+    readers.assign(values, 0);
+    for (const Node& node : graph.nodes)
+      for (int i = 0; i < node.inputs; ++i) ++readers[size_t(node.in[i])];
     root.resize(values);
     for (size_t v = 0; v < values; ++v) root[v] = int(v);
     plan.stage_of.assign(graph.nodes.size(), -1);
@@ -232,16 +250,17 @@ struct Planner {
     for (size_t k = d.values.size(); k-- > 0;)
       to[k] = stored[size_t(d.values[k])] ? plan.value[size_t(d.values[k])] : k + 1 < to.size() ? to[k + 1] : kTile;
     if (stage.head == Head::bconv && !keep) take_over(s, to);
-    const bool tiled = stage.head == Head::bconv || stage.head == Head::load;
+    const bool tiled = stage.head == Head::bconv || stage.head == Head::load || stage.feeds;
+    const int when = stage.feeds ? s + 1 : s;
     if (!tiled) {
       const int spare =
           std::find(to.begin(), to.end(), kTile) == to.end() ? kTile : buffer(stage.out.numbers() * 4, s, s);
       for (int& t : to)
         if (t == kTile) t = spare;
     }
-    if (stage.head != Head::bconv) {
+    if (stage.head != Head::bconv && stage.feeder < 0) {
       stage.from = buffer_of(d.reads);
-      read(stage.from, s);
+      read(stage.from, when);
     }
     if (stage.head == Head::image_mean) stage.sums = buffer(uint64_t(stage.in.h) * sizeof(double), s, s);
     const auto sinks = [&](int value) {
@@ -275,7 +294,7 @@ struct Planner {
       if (node.op == Op::add) {
         const int chain = k ? d.values[k - 1] : d.reads;
         step.other = buffer_of(node.in[0] == chain ? node.in[1] : node.in[0]);
-        read(step.other, s);
+        read(step.other, when);
       }
       stage.steps.push_back(std::move(step));
       sinks(d.values[k]);
@@ -321,11 +340,14 @@ struct Planner {
         counts = std::max(counts, width * panel * 2);
       } else if (stage.head == Head::conv) {
         scratch = std::max<uint64_t>(scratch, uint64_t(fconv_scratch_floats(data[size_t(stage.node)].fconv)) * 4);
+      } else if (stage.feeder >= 0) {  // after the convolution's own scratch, the rows of a window
+        const Stage& feeder = plan.stages[size_t(stage.feeder)];
+        const uint64_t own = round_up(uint64_t(fconv_scratch_floats(data[size_t(feeder.node)].fconv)) * 4);
+        const uint64_t row = uint64_t(stage.in.w) * uint64_t(stage.in.c) * 4;
+        scratch = std::max(scratch, own + uint64_t(graph.nodes[size_t(stage.node)].window.kh) * row);
       } else {
         floats = std::max(floats, width * uint64_t(stage.out.c) * 4);
-        scratch =
-            std::max<uint64_t>(scratch, stage.head == Head::maxpool ? uint64_t(stage.in.w) * uint64_t(stage.in.c) * 4
-                                                                    : uint64_t(stage.out.c) * 8);
+        scratch = std::max<uint64_t>(scratch, uint64_t(stage.out.c) * 8);
       }
     }
     plan.tile_counts = size_t(round_up(floats) + 64);

@@ -39,6 +39,8 @@ struct Stage {
   Shape in{}, out{};          // of the head
   int sums = -1;              // image_mean: the buffer of sums of rows
   bool limits = false;        // all bits of its steps come from counts
+  int feeder = -1;            // maxpool: the stage that makes its rows one by one, while they are in cache
+  bool feeds = false;         // conv: it is run by the stage after it, and writes no buffer
   bool micro = false;         // its steps can be done in registers, where the CPU has such a loop
   std::vector<Step> steps{};
 };

@@ -1,5 +1,8 @@
 #include "rows.h"
 
+#include <cstdlib>
+#include <cstring>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -13,7 +16,7 @@
 namespace lcrbnn {
 namespace {
 
-namespace plain {
+namespace scalar {
 #define TARGET
 inline unsigned signs(const float* x, const float* t) {
   unsigned bits = 0;
@@ -35,10 +38,19 @@ inline uint32_t below32(const uint16_t* count, const uint16_t* limit) {
   for (int i = 0; i < 32; ++i) bits |= uint32_t(count[i] < limit[i]) << i;
   return bits;
 }
+typedef float Pack __attribute__((vector_size(16)));
+const size_t kLanes = 4;
+inline Pack load(const float* from) {
+  Pack v;
+  __builtin_memcpy(&v, from, sizeof(v));
+  return v;
+}
+inline void store(float* to, Pack v) { __builtin_memcpy(to, &v, sizeof(v)); }
+inline Pack larger(Pack x, Pack y) { return ((x > y) | (x != x)) ? x : y; }  // NaN where one is NaN
 #include "rows_body.h"
 #undef TARGET
 bool supported() { return true; }
-}  // namespace plain
+}  // namespace scalar
 
 #if defined(__x86_64__)
 namespace avx2 {
@@ -64,107 +76,98 @@ TARGET inline uint32_t below32(const uint16_t* count, const uint16_t* limit) {
   return ~uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(both, 0xD8)));
 }
 
-// 8 * kWide channels of one pixel, which stay in registers from the counts to the bits: hence four names, no array.
-#define EACH(DO)            \
-  {                         \
-    DO(v0, 0)               \
-    if (kWide > 1) {        \
-      DO(v1, 8)             \
-    }                       \
-    if (kWide > 2) {        \
-      DO(v2, 16) DO(v3, 24) \
-    }                       \
-  }
-#define LOAD(p, i) _mm256_loadu_ps((p) + c + (i))
-#define COUNT(v, i) v = scaled(r, count + (i), more ? more + (i) : nullptr, c + (i));
-#define AFFINE(v, i) v = _mm256_add_ps(_mm256_mul_ps(LOAD(m->a, i), v), LOAD(m->b, i));
-#define ADD(v, i) v = _mm256_add_ps(v, _mm256_loadu_ps(from + (i)));
-#define HARDTANH(v, i) v = _mm256_min_ps(_mm256_set1_ps(1.0f), _mm256_max_ps(_mm256_set1_ps(-1.0f), v));
-#define RELU(v, i) v = _mm256_max_ps(_mm256_setzero_ps(), v);
-#define PRELU(v, i) \
-  v = _mm256_blendv_ps(_mm256_mul_ps(LOAD(m->a, i), v), v, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ));
-#define SHIFT(v, i) v = _mm256_add_ps(v, LOAD(m->b, i));
-#define STORE(v, i) _mm256_storeu_ps(to + (i), v);
-#define BITS(v, i) word |= uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(v, LOAD(m->a, i), _CMP_NLT_UQ))) << (i);
-
-TARGET inline __m256 scaled(const CountsRow& r, const uint16_t* count, const int32_t* more, size_t c) {
+typedef __m256 Pack;
+const size_t kLanes = 8;
+TARGET inline Pack load(const float* from) { return _mm256_loadu_ps(from); }
+TARGET inline void store(float* to, Pack v) { _mm256_storeu_ps(to, v); }
+TARGET inline Pack one(float v) { return _mm256_set1_ps(v); }
+TARGET inline Pack add(Pack x, Pack y) { return _mm256_add_ps(x, y); }
+TARGET inline Pack multiply(Pack x, Pack y) { return _mm256_mul_ps(x, y); }
+TARGET inline Pack min(Pack x, Pack y) { return _mm256_min_ps(x, y); }  // y where one is NaN
+TARGET inline Pack max(Pack x, Pack y) { return _mm256_max_ps(x, y); }  // y where one is NaN
+TARGET inline Pack larger(Pack x, Pack y) {                             // NaN where one is NaN
+  return _mm256_blendv_ps(_mm256_max_ps(x, y), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+TARGET inline Pack where_below(Pack v, Pack low) {  // low where v is below zero or NaN
+  return _mm256_blendv_ps(low, v, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ));
+}
+TARGET inline uint64_t sign_bits(Pack v, Pack t) {
+  return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(v, t, _CMP_NLT_UQ)));
+}
+// taps - 2 * count + more
+TARGET inline Pack sum_of(const uint16_t* count, int taps, const int32_t* more) {
   __m256i sum = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)count));
-  sum = _mm256_sub_epi32(_mm256_set1_epi32(r.taps), _mm256_add_epi32(sum, sum));
+  sum = _mm256_sub_epi32(_mm256_set1_epi32(taps), _mm256_add_epi32(sum, sum));
   if (more) sum = _mm256_add_epi32(sum, _mm256_loadu_si256((const __m256i*)more));
-  return _mm256_add_ps(_mm256_mul_ps(LOAD(r.a, 0), _mm256_cvtepi32_ps(sum)), LOAD(r.b, 0));
+  return _mm256_cvtepi32_ps(sum);
 }
-
-template <int kWide>
-TARGET inline void finish_some(const CountsRow& r, const int32_t* more, const Micro* m, const Micro* end, size_t x,
-                               size_t c) {
-  __m256 v0 = _mm256_setzero_ps(), v1 = v0, v2 = v0, v3 = v0;
-  const uint16_t* count = r.counts + x * size_t(r.panel) + c;
-  if (more) more += c;
-  EACH(COUNT)
-  for (; m < end; ++m) {
-    switch (m->kind) {
-      case MicroKind::affine: EACH(AFFINE) break;
-      case MicroKind::add: {
-        const float* from = m->a + x * m->stride + c;
-        EACH(ADD)
-        break;
-      }
-      case MicroKind::hardtanh: EACH(HARDTANH) break;  // the second operand is the answer where one is NaN
-      case MicroKind::relu: EACH(RELU) break;
-      case MicroKind::prelu: EACH(PRELU) break;
-      case MicroKind::shift: EACH(SHIFT) break;
-      case MicroKind::store: {
-        float* to = m->to + x * m->stride + c;  // once: the compiler must think that a store may change what m has
-        EACH(STORE)
-        break;
-      }
-      case MicroKind::bits: {
-        uint32_t word = 0;
-        EACH(BITS)
-        __builtin_memcpy(m->bits + x * m->stride + c / 8, &word, kWide);
-        break;
-      }
-    }
-  }
-}
-
-TARGET void finish_row(const CountsRow& row, const Micro* micros, int count) {
-  const CountsRow r = row;
-  for (int x = 0; x < r.pixels; ++x) {
-    const bool plain = !r.correction || r.column[x] == r.plain;
-    const int32_t* more = plain ? nullptr : r.correction + size_t(r.column[x]) * r.correction_stride;
-    const Micro* end = micros + count;
-    size_t c = 0;
-    const size_t n = size_t(r.n);
-    for (; c + 32 <= n; c += 32) finish_some<4>(r, more, micros, end, size_t(x), c);
-    for (; c + 16 <= n; c += 16) finish_some<2>(r, more, micros, end, size_t(x), c);
-    for (; c < n; c += 8) finish_some<1>(r, more, micros, end, size_t(x), c);
-  }
-}
+#include "rows_finish.h"
 #include "rows_body.h"
 #undef TARGET
 bool supported() { return __builtin_cpu_supports("avx2"); }
 }  // namespace avx2
+
+namespace avx512 {
+#define TARGET __attribute__((target("avx512f,avx512bw")))
+TARGET inline unsigned signs(const float* x, const float* t) { return avx2::signs(x, t); }
+TARGET inline unsigned signs_one(const float* x, float t) { return avx2::signs_one(x, t); }
+TARGET inline unsigned below(const uint16_t* count, const uint16_t* limit) { return avx2::below(count, limit); }
+TARGET inline uint32_t below32(const uint16_t* count, const uint16_t* limit) {
+  return _mm512_cmplt_epu16_mask(_mm512_loadu_si512(count), _mm512_loadu_si512(limit));
+}
+typedef __m512 Pack;
+const size_t kLanes = 16;
+const __mmask16 kAll = 0xFFFF;  // where the plain intrinsic makes GCC warn of its own header
+TARGET inline Pack load(const float* from) { return _mm512_loadu_ps(from); }
+TARGET inline void store(float* to, Pack v) { _mm512_storeu_ps(to, v); }
+TARGET inline Pack one(float v) { return _mm512_set1_ps(v); }
+TARGET inline Pack add(Pack x, Pack y) { return _mm512_add_ps(x, y); }
+TARGET inline Pack multiply(Pack x, Pack y) { return _mm512_mul_ps(x, y); }
+TARGET inline Pack min(Pack x, Pack y) { return _mm512_maskz_min_ps(kAll, x, y); }
+TARGET inline Pack max(Pack x, Pack y) { return _mm512_maskz_max_ps(kAll, x, y); }
+TARGET inline Pack larger(Pack x, Pack y) {
+  return _mm512_mask_mov_ps(max(x, y), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+TARGET inline Pack where_below(Pack v, Pack low) {
+  return _mm512_mask_mov_ps(low, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ), v);
+}
+TARGET inline uint64_t sign_bits(Pack v, Pack t) { return _mm512_cmp_ps_mask(v, t, _CMP_NLT_UQ); }
+TARGET inline Pack sum_of(const uint16_t* count, int taps, const int32_t* more) {
+  __m512i sum = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256((const __m256i*)count));
+  sum = _mm512_sub_epi32(_mm512_set1_epi32(taps), _mm512_add_epi32(sum, sum));
+  if (more) sum = _mm512_add_epi32(sum, _mm512_loadu_si512(more));
+  return _mm512_maskz_cvtepi32_ps(kAll, sum);
+}
+#include "rows_finish.h"
+#include "rows_body.h"
+#undef TARGET
+bool supported() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
+}  // namespace avx512
 #endif
 
 #define ROW(space, finish)                                                                       \
   {#space,          space::supported,    space::counts_row, finish,           space::affine_row, \
    space::add_row,  space::hardtanh_row, space::relu_row,   space::prelu_row, space::shift_row,  \
-   space::bits_row, space::limits_row,   space::max_row,    space::sum_row}
+   space::bits_row, space::limits_row,   space::pool_row,   space::sum_row,   space::divide_row}
 
 // The best first; the last one runs everywhere.
 const RowOps kRows[] = {
 #if defined(__x86_64__)
-    ROW(avx2, avx2::finish_row),
+    ROW(avx512, avx512::finish_row), ROW(avx2, avx2::finish_row),
 #endif
-    ROW(plain, nullptr)};
+    ROW(scalar, nullptr)};
 
 }  // namespace
 
-const RowOps& choose_rows() {
-  const RowOps* rows = kRows;
-  while (!rows->supported()) ++rows;
-  return *rows;
+const RowOps& choose_rows(const char* forced) {
+  const char* name = forced && *forced ? forced : std::getenv("LCRBNN_KERNEL");
+  const RowOps* best = nullptr;
+  for (const RowOps& rows : kRows) {
+    if (!rows.supported()) continue;
+    if (name && std::strcmp(name, rows.name) == 0) return rows;
+    if (!best) best = &rows;
+  }
+  return *best;
 }
 
 }  // namespace lcrbnn

@@ -49,6 +49,17 @@ struct LimitsRow {
   const uint8_t* flip;  // bits, lowest first, of all channels
 };
 
+// The largest numbers under a window, a channel at a time; NaN stays. Windows lie on at most kPoolRows rows at once.
+const int kPoolRows = 4;
+struct PoolRow {
+  const float* rows[kPoolRows];
+  int count;              // of rows
+  bool more;              // `to` has numbers of other rows already
+  int width, n;           // of the rows; channels
+  int pixels, kw, sx, left;  // of `to`; the window
+  float* to;
+};
+
 // One step on numbers that are still in registers.
 enum class MicroKind : uint8_t { affine, add, hardtanh, relu, prelu, shift, store, bits };
 struct Micro {
@@ -75,10 +86,13 @@ struct RowOps {
   void (*shift)(const Row&, const float* b);
   void (*bits)(const Row&, const float* threshold, bool one, const BitsRow&);  // one: a single threshold for all
   void (*limits)(const LimitsRow&, const BitsRow&);
-  void (*max)(float* to, const float* from, size_t n);   // to = the larger of both; NaN stays
+  void (*pool)(const PoolRow&);
   void (*sum)(double* to, const float* from, size_t n);  // to += from
+  void (*divide)(float* to, const double* from, double count, size_t n);
 };
 
-const RowOps& choose_rows();
+// The best for this CPU, or the one of the kernel that `forced` or else the environment variable LCRBNN_KERNEL names.
+// All give the same bits.
+const RowOps& choose_rows(const char* forced);
 
 }  // namespace lcrbnn

@@ -1,5 +1,5 @@
 // The loops of rows.h, compiled once for each instruction set: rows.cpp includes this with TARGET set.
-// No header may be included here. Products are rounded before sums (-ffp-contract=off, and no fma in a TARGET).
+// No header may be included here. Products are rounded before sums (-ffp-contract=off).
 
 TARGET void counts_row(const CountsRow& r) {
   const float *a = r.a, *b = r.b;
@@ -157,10 +157,61 @@ TARGET void limits_row(const LimitsRow& r, const BitsRow& to) {
   }
 }
 
-TARGET void max_row(float* to, const float* from, size_t n) {
-  LOOP for (size_t i = 0; i < n; ++i) to[i] = ((from[i] > to[i]) | (from[i] != from[i])) ? from[i] : to[i];
+// kWide packs of channels, from c on, of one window: rows of columns [begin, end). Names, no array, stay in registers.
+template <int kWide>
+TARGET inline void pool_some(const PoolRow& r, int begin, int end, size_t c, float* to) {
+  const size_t n = size_t(r.n);
+  const float* first = r.more ? to : r.rows[0] + size_t(begin) * n + c;
+  Pack v0 = load(first), v1 = v0, v2 = v0, v3 = v0;
+  if (kWide > 1) v1 = load(first + kLanes), v2 = load(first + 2 * kLanes), v3 = load(first + 3 * kLanes);
+  for (int i = 0; i < r.count; ++i) {
+    const float* from = r.rows[i] + size_t(begin) * n + c;
+    for (int u = begin; u < end; ++u, from += n) {
+      v0 = larger(v0, load(from));
+      if (kWide > 1) {
+        v1 = larger(v1, load(from + kLanes));
+        v2 = larger(v2, load(from + 2 * kLanes));
+        v3 = larger(v3, load(from + 3 * kLanes));
+      }
+    }
+  }
+  store(to, v0);
+  if (kWide > 1) store(to + kLanes, v1), store(to + 2 * kLanes, v2), store(to + 3 * kLanes, v3);
+}
+
+TARGET void pool_row(const PoolRow& row) {
+  const PoolRow r = row;
+  const size_t n = size_t(r.n);
+  for (int x = 0; x < r.pixels; ++x) {
+    const int64_t start = int64_t(x) * r.sx - r.left, stop = start + r.kw;
+    const int begin = int(start < 0 ? 0 : start), end = int(stop < r.width ? stop : r.width);
+    float* to = r.to + size_t(x) * n;
+    size_t c = 0;
+    for (; c + 4 * kLanes <= n; c += 4 * kLanes) pool_some<4>(r, begin, end, c, to + c);
+    for (; c + kLanes <= n; c += kLanes) pool_some<1>(r, begin, end, c, to + c);
+    for (; c < n; ++c) {
+      float top = r.more ? to[c] : r.rows[0][size_t(begin) * n + c];
+      for (int i = 0; i < r.count; ++i)
+        for (int u = begin; u < end; ++u) {
+          const float v = r.rows[i][size_t(u) * n + c];
+          top = top > v || top != top ? top : v;
+        }
+      to[c] = top;
+    }
+  }
 }
 
 TARGET void sum_row(double* to, const float* from, size_t n) {
   LOOP for (size_t i = 0; i < n; ++i) to[i] += double(from[i]);
+}
+
+// Dividing by a power of two and multiplying by its inverse give the same bits.
+TARGET void divide_row(float* to, const double* from, double count, size_t n) {
+  const uint64_t whole = uint64_t(count);
+  const double inverse = 1 / count;
+  if ((whole & (whole - 1)) == 0) {
+    LOOP for (size_t i = 0; i < n; ++i) to[i] = float(from[i] * inverse);
+  } else {
+    LOOP for (size_t i = 0; i < n; ++i) to[i] = float(from[i] / count);
+  }
 }

@@ -29,6 +29,8 @@ struct Job {
   void binary(int begin, int end, int worker) const;
   void sums(int y, int first, int n, const uint16_t* counts) const;
   void head_row(int y, int worker) const;
+  float* ring(int worker) const;
+  void feed(int y, int worker) const;
   void steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
              const uint16_t* counts) const;
   void bits(const Step&, int y, int first, int n, const float* now, size_t stride, const uint16_t* counts) const;
@@ -222,12 +224,13 @@ void Job::binary(int begin, int end, int worker) const {
 void Job::head_row(int y, int worker) const {
   const Stage& s = *stage;
   const Node& node = graph.nodes[size_t(s.node)];
-  const float* from = floats(s.from);
+  const float* from = s.feeder < 0 ? floats(s.from) : nullptr;
   float* row = reinterpret_cast<float*>(at(s.to)) + size_t(y) * size_t(s.out.w) * size_t(s.out.c);
   double* scratch = reinterpret_cast<double*>(workers[worker].tile + plan.tile_scratch);
   switch (s.head) {
     case Head::maxpool:
-      maxpool_row(ops, node.window, s.in, s.out, from, row, reinterpret_cast<float*>(scratch), y);
+      if (s.feeder >= 0) maxpool_row(ops, node.window, s.in, s.out, ring(worker), node.window.kh, row, y);
+      else maxpool_row(ops, node.window, s.in, s.out, from, s.in.h, row, y);
       break;
     case Head::avgpool: avgpool_row(ops, node.window, s.in, s.out, from, row, scratch, y); break;
     case Head::mean: mean_map(ops, s.in, from, row, scratch); break;
@@ -236,6 +239,24 @@ void Job::head_row(int y, int worker) const {
     case Head::softmax: softmax_row(s.in, from, row, y); break;
     default: break;
   }
+}
+
+// Where a worker keeps the rows of a pool's window, after the scratch of the convolution that makes them.
+float* Job::ring(int worker) const {
+  const size_t own = fconv_scratch_floats(data[size_t(plan.stages[size_t(stage->feeder)].node)].fconv);
+  return reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch) + (own + 15) / 16 * 16;
+}
+
+// Row y of what the stage pools.
+void Job::feed(int y, int worker) const {
+  Job made = *this;
+  made.stage = &plan.stages[size_t(stage->feeder)];
+  const NodeData& d = data[size_t(made.stage->node)];
+  const size_t all = size_t(stage->in.c), slot = size_t(y % graph.nodes[size_t(stage->node)].window.kh);
+  float* row = ring(worker) + slot * size_t(stage->in.w) * all;
+  fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(made.stage->from), row,
+             reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, y + 1);
+  made.steps(y, 0, stage->in.c, row, all, row, all, nullptr);
 }
 
 // Rows [begin, end) of a stage, and what depends on no other row.
@@ -256,14 +277,20 @@ void Job::block(int begin, int end, int worker) const {
     const int some = std::max<int>(1, int(65536 / (line * 4)));  // rows that stay near until their steps are done
     for (int y = begin; y < end; y += some) {
       const int last = std::min(end, y + some);
-      fconv_rows(d.fconv, static_cast<const float*>(d.weight), d.bias, floats(s.from), to,
+      fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(s.from), to + size_t(y) * line,
                  reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, last);
       for (int r = y; r < last; ++r) steps(r, 0, s.out.c, to + size_t(r) * line, all, tile, all, nullptr);
     }
   } else {
     const bool load = s.head == Head::load || s.head == Head::image_mean;
     const float* map = load ? floats(s.from) : reinterpret_cast<const float*>(at(s.to));
+    int fed = 0;  // rows that its feeder has made, from the first one on that it needs
     for (int y = begin; y < end; ++y) {
+      if (s.feeder >= 0) {
+        const Window& w = graph.nodes[size_t(s.node)].window;
+        const Range rows = seen(y, s.in.h, w.kh, w.sy, w.top);
+        for (fed = std::max(fed, rows.begin); fed < rows.end; ++fed) feed(fed, worker);
+      }
       if (!load) head_row(y, worker);
       steps(y, 0, s.out.c, map + size_t(y) * line, all, tile, all, nullptr);
     }
@@ -291,6 +318,7 @@ void run_image(const Graph& graph, const std::vector<NodeData>& data, const Plan
   clock::time_point before = clock::now();
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
+    if (stage.feeds) continue;
     job.stage = &stage;
     job.rows = stage.out.h;
     // Few large tasks: weights are read once a task. More of them where there are rows enough, for an even end.
@@ -298,7 +326,8 @@ void run_image(const Graph& graph, const std::vector<NodeData>& data, const Plan
     const int phases = stage.head == Head::image_mean ? 2 : 1;
     for (job.phase = 0; job.phase < phases; ++job.phase) parallel(threads, job.tasks, run_block, &job);
     const clock::time_point after = clock::now();
-    workers[0].nanoseconds[i] += uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count());
+    workers[0].nanoseconds[stage.feeder < 0 ? i : size_t(stage.feeder)] +=
+        uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count());
     before = after;
   }
 }

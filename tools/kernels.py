@@ -36,7 +36,8 @@ def build(compiler: str, flags: list[str], folder: Path) -> Path:
 
 def figures(text: str) -> dict[str, Any]:
     """Cases by kernel, from what the program prints."""
-    found = {name: int(count) for name, count in re.findall(r"^(?:bconv|fconv) (\S+)\D+?(\d+) cases", text, re.M)}
+    lines = re.findall(r"^(bconv|fconv) (\S+)\D+?(\d+) cases", text, re.M)
+    found = {name if kind == "bconv" else f"float {name}": int(count) for kind, name, count in lines}
     if not found or "all good" not in text:
         raise InputError(f"the test of the kernels did not end well: {text[-300:]}")
     return {"cases": found}

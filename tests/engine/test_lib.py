@@ -235,6 +235,24 @@ def test_numbers_that_are_none_pass() -> None:
     agree(build.model(), images)
 
 
+@pytest.mark.parametrize("kernel", [None, "scalar"])
+@pytest.mark.parametrize("op", ["conv", "wconv"])
+def test_a_pool_takes_rows_as_they_are_made(op: str, kernel: str | None) -> None:
+    for seed in range(4):
+        build = Build(seed, (19, 23, 3))
+        chain(build, op, "affine", "prelu")
+        h, w, c = build.shapes[-1]
+        keys = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1)}
+        pool = build.add("maxpool", (3,), ((h - 1) // 2 + 1, (w - 1) // 2 + 1, c), **keys)
+        chain(build, "bconv")
+        images, model = build.images(2), build.model()
+        agree(model, images, kernel=kernel)
+        engine, plain = (lib.Engine(to_bytes(model), fuse=fuse, kernel=kernel) for fuse in (True, False))
+        assert engine.kernels[pool - 1] == "fused"
+        images[0, 3, 4] = np.nan
+        assert np.array_equal(engine.run(images, threads=4), plain.run(images), equal_nan=True)
+
+
 def test_pixels_become_numbers() -> None:
     build = grown(7)
     model = build.model()
