@@ -10,6 +10,7 @@ import numpy as np
 from lcrbnn.bits import unpack
 from lcrbnn.engine.check import shapes
 from lcrbnn.engine.format import Model, Node
+from lcrbnn.errors import InputError
 
 Kept = list[Any]  # arrays that OpenVINO reads without owning
 
@@ -38,7 +39,7 @@ def _channel(value: np.ndarray) -> np.ndarray:
 
 def _conv(o: Any, ov: Any, node: Node, inputs: list[Any], channels: int, kept: Kept) -> Any:
     if node.keys["groups"] != 1:
-        raise NotImplementedError("groups")
+        raise InputError(f"{node.name}: groups are not written for OpenVINO")
     weight = np.ascontiguousarray(node.keys["weight"].astype(np.float32).transpose(0, 3, 1, 2))
     y = o.convolution(inputs[0], weight, **_window(node), dilations=list(node.keys["dilation"]))
     return o.add(y, _channel(node.keys["bias"])) if "bias" in node.keys else y
@@ -47,7 +48,7 @@ def _conv(o: Any, ov: Any, node: Node, inputs: list[Any], channels: int, kept: K
 def _bconv(o: Any, ov: Any, node: Node, inputs: list[Any], channels: int, kept: Kept) -> Any:
     keys = node.keys
     if keys["groups"] != 1 or isinstance(keys["threshold"], str) or "spatial" in keys:
-        raise NotImplementedError("groups, thresholds by the mean, spatial scales")
+        raise InputError(f"{node.name}: OpenVINO's binary convolution has no groups, mean thresholds or spatial scales")
     below = _channel(np.nextafter(keys["threshold"], np.float32(-np.inf)))  # its quantiser asks x > t, ours x >= t
     bits = o.fake_quantize(inputs[0], below, below, np.float32(0), np.float32(1), 2)
     signs = unpack(keys["weight"].packed, keys["weight"].n).reshape(-1, *keys["kernel"], channels)
