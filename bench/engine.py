@@ -10,6 +10,7 @@ ResNet-18, runs in PyTorch, ONNX Runtime and OpenVINO, the latter two also in 8 
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from lcrbnn.peers import PEERS
 from lcrbnn.peers.timing import in_turns
 from lcrbnn.runs.record import write_record
 
-SIZES = ((1, 1), (1, 8), (2, 1), (2, 8))  # threads, images a call
+THREADS = (1, 2)
 TWIN = ("onnxruntime", "onnxruntime int8", "openvino", "openvino int8")
 
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="images a call")
     parser.add_argument("--kernel", default=None, help="the engine's binary kernel; its own choice if not said")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
@@ -54,7 +56,7 @@ def main() -> None:
     figures: dict[str, Any] = {"kernels": sorted(set(engine.kernels)), "bytes": engine.bytes}
     figures |= _footprint(to_bytes(models["binary"]))
     print(f"loaded in {figures['load_ms']:.1f} ms, {figures['megabytes']:.1f} MB")
-    for threads, batch in SIZES:
+    for threads, batch in itertools.product(THREADS, args.batches):
         images = np.random.default_rng(0).standard_normal((batch, *seen.shape), np.float32)
         calls, agrees = _calls(engine, nets["real"], models, threads, batch, images)
         found = in_turns(calls, args.calls)
