@@ -16,6 +16,7 @@ from lcrbnn.bits import unpack
 from lcrbnn.engine.check import shapes
 from lcrbnn.engine.format import Bits, Model, Node
 from lcrbnn.errors import InputError
+from lcrbnn.runs.files import write_whole
 
 OPSET = 17
 IR = 9  # of the file; older runtimes read it
@@ -83,14 +84,7 @@ def to_onnx(model: Model) -> bytes:
 
 def write_onnx(path: Path | str, model: Model) -> None:
     """Write the ONNX file of a model, whole or not at all."""
-    path, data = Path(path), to_onnx(model)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(Path(path), [to_onnx(model)])
 
 
 def _window(node: Node) -> dict[str, Any]:
