@@ -16,7 +16,7 @@ from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import REAL, Parts, chosen_form
 from lcrbnn.train.captured import Answers
-from lcrbnn.train.objective import arithmetic, task_loss
+from lcrbnn.train.objective import LOUDER, arithmetic, task_loss
 from lcrbnn.train.spec import Spec
 
 TOP5_FROM = 50  # classes from which on the five best answers are counted too
@@ -99,6 +99,7 @@ def _share(spec: Spec, parts: Parts, batch: Batch) -> Look:
     weights = list(parts.model.parameters())
 
     def length(loss: Tensor, keep: bool) -> float:
+        loss = loss * LOUDER.get(spec.precision, 1.0)
         gradients = torch.autograd.grad(loss, weights, retain_graph=keep, allow_unused=True)
         return torch.nn.utils.get_total_norm([g for g in gradients if g is not None]).item()
 

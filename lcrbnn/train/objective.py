@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from torch import Tensor
 from lcrbnn.train.build import Parts
 from lcrbnn.train.spec import Spec
 
+SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # precisions that are a type under autocast
+LOUDER = {"float16": 2048.0}  # times the loss on the way back: float16 ends at 6e-8, and gradients go below
 SUMS = ("loss", "lip", "correct", "seen")  # what an epoch adds up over its images, in this order
 
 
@@ -56,5 +58,16 @@ def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: 
 @contextmanager
 def arithmetic(spec: Spec, device: torch.device) -> Iterator[None]:
     """Inside, products are computed as the spec's precision says."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bfloat16"):
+    short = SHORT.get(spec.precision)
+    with torch.autocast(device.type, short or torch.bfloat16, enabled=short is not None):
         yield
+
+
+def go_back(spec: Spec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of the parameters, also left in them; on the way they are as much larger as the precision needs."""
+    louder = LOUDER.get(spec.precision)
+    loss.backward(None if louder is None else torch.full_like(loss, louder))
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if louder is not None:
+        torch._foreach_mul_(gradients, 1 / louder)
+    return gradients

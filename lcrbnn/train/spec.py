@@ -35,7 +35,8 @@ DECAYS = {
 PRECISIONS = {
     "float32": "no shortcuts",
     "tf32": "float32 with 10-bit products on a GPU's matrix units",
-    "bfloat16": "autocast: products in bfloat16, where binary ones are exact",
+    "bfloat16": "autocast: 16 bits where torch allows; sums of signs are exact up to 256",
+    "float16": "autocast: 16 bits of which 11 count, not 8; sums of signs are exact up to 2048",
 }
 
 

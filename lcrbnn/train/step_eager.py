@@ -12,7 +12,7 @@ from lcrbnn.layers import project
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import Parts
-from lcrbnn.train.objective import SUMS, arithmetic, objective
+from lcrbnn.train.objective import SUMS, arithmetic, go_back, objective
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.seeds import derive
 from lcrbnn.train.spec import Spec
@@ -65,8 +65,7 @@ class EagerStep:
         parts = self.parts
         outcome = objective(self.spec, parts, batch.images, batch.labels, weight)
         parts.optimizer.zero_grad(set_to_none=True)
-        outcome.loss.backward()
-        gradients = [p.grad for p in parts.names if p.grad is not None]
+        gradients = go_back(self.spec, outcome.loss, parts.names)
         loss = outcome.loss.detach()
         if not torch.isfinite(loss) & torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
             raise BadNumbers(self._diagnosis(batch, loss), self._epoch, self._step, batch.rows.tolist())

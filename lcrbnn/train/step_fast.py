@@ -22,7 +22,7 @@ from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
-from lcrbnn.train.objective import SUMS, objective
+from lcrbnn.train.objective import SUMS, go_back, objective
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
@@ -145,12 +145,11 @@ class FastStep:
         parts.optimizer.zero_grad(set_to_none=True)
         with _uncounted(self._counters):
             loss, _ = self._forward(self._count)
-        loss.backward()
+        gradients = go_back(self.spec, loss, parts.model.parameters())
         assert parts.retention is not None
         assert parts.retention.ratios is not None
         ratios = parts.retention.ratios.clone()
-        weights = [p for p in parts.model.parameters() if p.grad is not None]
-        return torch.cat([p.grad.flatten() for p in weights if p.grad is not None]), ratios
+        return torch.cat([g.flatten() for g in gradients]), ratios
 
     def _last(self) -> None:
         self.check()  # bad numbers so far are not this batch's
@@ -177,8 +176,7 @@ class FastStep:
         parts.optimizer.zero_grad(set_to_none=True)
         with _uncounted(self._counters):
             loss, sums = self._forward(self._count)
-        loss.backward()
-        gradients = [p.grad for p in parts.names if p.grad is not None]
+        gradients = go_back(self.spec, loss, parts.names)
         healthy = torch.isfinite(loss.detach()) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
         self._bad.copy_(torch.where(healthy, self._bad, torch.minimum(self._bad, self._count)))
         self._lr.copy_(self._rates[self._count].squeeze(0))

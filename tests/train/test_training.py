@@ -21,7 +21,7 @@ from lcrbnn.methods.annealing import temperature
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import build, build_network
-from lcrbnn.train.objective import objective, task_loss
+from lcrbnn.train.objective import go_back, objective, task_loss
 from lcrbnn.train.schedule import looked_at
 from lcrbnn.train.step_eager import EagerStep
 from tests.train.helpers import OFTEN, SMALL, arrays, log, small_run
@@ -313,10 +313,18 @@ def test_labels_are_smoothed_as_the_spec_says() -> None:
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_products_are_computed_in_the_precision_of_the_spec(precision: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_products_are_computed_in_the_precision_of_the_spec(dtype: torch.dtype) -> None:
+    precision = str(dtype).removeprefix("torch.")
     parts = build(SMALL.but(precision=precision), CPU)
     seen: list[torch.dtype] = []
     parts.model.stem[0].register_forward_hook(lambda module, given, output: seen.append(output.dtype))
     objective(SMALL.but(precision=precision), parts, torch.rand(4, 1, 8, 8), torch.arange(4), 0.0)
     assert seen == [dtype]
+
+
+def test_small_gradients_survive_float16() -> None:
+    p = torch.ones(3, requires_grad=True)
+    [gradient] = go_back(SMALL.but(precision="float16"), (p.half().float() * 1e-8).sum(), [p])
+    assert gradient is p.grad
+    assert gradient.tolist() == pytest.approx([1e-8] * 3, rel=1e-2)
