@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "show the graph of a .bnn file, its sizes, kernels and times",
     "bench": "time the engine against other runtimes on the network of a .bnn file",
     "study": "train the arms of a plan with the same seeds, and compare them",
+    "reproduce": "make the paper's tables: run what has no record yet, show what is there",
     "plot": "draw accuracies and ratios over training, from the records of runs",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
