@@ -7,6 +7,7 @@ nothing that the network computes; the kurtosis does not depend on it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from lcrbnn.layers import binary_layers
 
 SAMPLE = 10_000  # weights of a layer, as in the paper's Figure 2; smaller layers give all they have
+BINS = 41  # of a histogram: an odd number, so that one is around 0
 
 
 class Spread(NamedTuple):
@@ -49,3 +51,30 @@ def spread(weights: Tensor) -> Spread:
     variance = x.square().mean().item()
     kurtosis = x.pow(4).mean().item() / variance**2 - 3 if variance > 0 else 0.0
     return Spread(len(x), variance**0.5, kurtosis)
+
+
+class Histogram(NamedTuple):
+    """How many numbers fall between low and high, in bins of the same width."""
+
+    low: float
+    high: float
+    counts: list[int]
+
+
+def histograms(samples: Mapping[str, Mapping[str, Tensor]], bins: int = BINS) -> dict[str, dict[str, Histogram]]:
+    """Of each network's layers; a layer has the same bins in all of them, around 0."""
+    reach: dict[str, float] = {}
+    for layers in samples.values():
+        for name, weights in layers.items():
+            reach[name] = max(reach.get(name, 1e-30), weights.abs().max().item())
+    return {
+        label: {
+            name: Histogram(-reach[name], reach[name], _counts(weights, reach[name], bins))
+            for name, weights in layers.items()
+        }
+        for label, layers in samples.items()
+    }
+
+
+def _counts(weights: Tensor, reach: float, bins: int) -> list[int]:
+    return [round(n) for n in torch.histc(weights.double(), bins, -reach, reach).tolist()]

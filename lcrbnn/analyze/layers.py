@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lcrbnn.analyze.correlation import Alike, alike, layer_maps
+from lcrbnn.analyze.correlation import Alike, alike, chance, layer_maps
 from lcrbnn.analyze.latent import Spread, sample_weights, spread
 from lcrbnn.data import DATASETS
 from lcrbnn.errors import choose
@@ -45,6 +45,7 @@ def describe(model: Network, images: Tensor) -> dict[str, Any]:
         maps = {
             name: {
                 "size": seen.real.shape[1],
+                "chance": float(f"{chance(seen.real.shape[1]):.{DIGITS}g}"),
                 "real": _rounded(alike(seen.real)),
                 **({} if seen.binary is None else {"binary": _rounded(alike(seen.binary))}),
             }

@@ -26,6 +26,7 @@ COMMANDS = {
     "study": "train the arms of a plan with the same seeds, and compare them",
     "reproduce": "make the paper's tables: run what has no record yet, show what is there",
     "plot": "draw accuracies and ratios over training, from the records of runs",
+    "layers": "draw the latent weights and the likeness of maps of networks, layer by layer",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",

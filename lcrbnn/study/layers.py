@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,7 +60,7 @@ def map_table(promise: Promise, table: Table) -> str:
         return markdown(columns, [[NOT_RUN, *[""] * (len(columns) - 1)]])
     rows = []
     for name, seen in next(iter(first.values()))["maps"].items():
-        cells = [f"`{name}`", str(seen["size"]), f"{math.sqrt(2 / (math.pi * seen['size'])):.3f}"]
+        cells = [f"`{name}`", str(seen["size"]), f"{seen['chance']:.3f}"]
         for _, found in arms:
             cells += [_alike([run["maps"][name].get(kind) for run in found.values()]) for kind in KINDS]
         rows.append(cells)

@@ -27,8 +27,8 @@ COLUMNS = (
 TOP = """# Results: the paper's CIFAR-10 tables
 
 Written by `lcrbnn reproduce --write` from `results/plan.toml`, the list of all that was promised, and from the records
-of the runs; a test compares. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000 training images,
-the last epoch, all 10,000 test images, read once; a seed fixes start, order and augmentation.
+of the runs; a test compares. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000 training
+images, the last epoch, all 10,000 test images, read once; a seed fixes start, order and augmentation.
 
 Percent of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of the mean
 (Student's t). *gain*: mean difference to the control (λ = 0), seed by seed, with its 95 % interval; *visible*: the
