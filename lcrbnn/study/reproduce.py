@@ -51,9 +51,7 @@ def run_table(
             if arm.name in promise.plan(study).arms:
                 jobs += _lacking(promise, arm, seeds, folder / study)
             else:
-                missing.append(
-                    f"{arm} is not decided yet: its plan has no such arm, or the arm it is like is not there"
-                )
+                missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
 
         def finish(job: Job, run: Path, study: str = study) -> None:
             _finish(promise, Arm(study, job.arm), job, run, options, look)
