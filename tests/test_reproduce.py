@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import statistics
@@ -20,7 +21,7 @@ from lcrbnn.study.promise import Promise, read_promise
 from lcrbnn.study.reproduce import run_table
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import read_weights, recompute, write_weights
-from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.run import Options
 
 STUDY = """# Digits, two arms
 recipe = "digits"
@@ -66,32 +67,37 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The table, whose making was interrupted twice: before the second reading, and with one arm's runs gone."""
+    """The table, whose making was interrupted twice: after the second reading, and before the third."""
     folder = tmp_path_factory.mktemp("reproduce")
     promise = promised(folder)
     torch.set_num_threads(1)
-    read: list[str] = []
+    looks = itertools.count(1)
 
-    def broken(path: Path, options: Options, *, final: bool) -> Any:
-        if len(read) == 1:
-            raise KeyboardInterrupt
-        read.append(str(path))
-        return evaluate(path, options, final=final)
+    def look(path: Path, options: Options) -> dict[str, Any]:
+        return interrupt() if next(looks) == 2 else look_at_run(path, options)
 
+    with pytest.raises(KeyboardInterrupt):
+        run_table(promise, promise.tables["small"], folder / "runs", OPTIONS, 2, look=look)
+    assert readings(folder) == {"none/seed-0": 1, "none/seed-1": 0}  # the second was read, but its record not kept
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce, "evaluate", broken)
+        patch.setattr(reproduce, "evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(promise, folder)
-    assert {place: len(r.get("readings", [])) for place, r in records(folder).items()} == {
-        "none/seed-0": 1,
-        "none/seed-1": 0,  # trained, not read
-    }
-    assert progress(promise, promise.tables["small"])[:4] == (0, 3, 1, 6)
+    assert readings(folder) == {"kept/seed-0": 0, "kept/seed-1": 0, "none/seed-0": 1, "none/seed-1": 1}
+    assert progress(promise, promise.tables["small"]) == (1, 3, 2, 6)
     run(promise, folder)
     return folder
 
 
-def test_an_interrupted_table_goes_on_and_reads_every_test_once(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def interrupt(*given: Any, **named: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def readings(folder: Path) -> dict[str, int]:
+    return {place: len(record.get("readings", [])) for place, record in records(folder).items()}
+
+
+def test_an_interrupted_table_goes_on_and_reads_every_test_once(made: Path) -> None:
     found = records(made)
     assert list(found) == ["kept/seed-0", "kept/seed-1", "none/seed-0", "none/seed-1"]
     for record in found.values():

@@ -45,7 +45,7 @@ def test_a_sample_is_of_ten_thousand_weights_at_the_same_places_in_every_network
 
 
 def test_histograms_of_a_layer_share_their_bins() -> None:
-    found = histograms({"a": {"l": torch.tensor([-1.0, 0.0, 1.0])}, "b": {"l": torch.tensor([-2.0, 0.1, 2.0])}}, 5)
+    found = histograms({"b": {"l": torch.tensor([-2.0, 0.1, 2.0])}, "a": {"l": torch.tensor([-1.0, 0.0, 1.0])}}, 5)
     assert (found["a"]["l"].low, found["a"]["l"].high) == (found["b"]["l"].low, found["b"]["l"].high) == (-2.0, 2.0)
     assert found["a"]["l"].counts == [0, 1, 1, 1, 0]
     assert found["b"]["l"].counts == [1, 0, 1, 0, 1]
