@@ -17,6 +17,7 @@ from lcrbnn.analyze.layers import look_at_run
 from lcrbnn.cli import main
 from lcrbnn.errors import InputError
 from lcrbnn.study import reproduce
+from lcrbnn.study.plan import Part
 from lcrbnn.study.promise import Promise, read_promise
 from lcrbnn.study.reproduce import run_table
 from lcrbnn.study.results import progress, render, render_table
@@ -108,6 +109,13 @@ def test_an_interrupted_table_goes_on_and_reads_every_test_once(made: Path) -> N
     assert sentences == ["digits/later is not decided yet: its plan lacks the arm, or the one that it is like"]
     after = {p: p.stat().st_mtime_ns for p in made.rglob("*") if p.is_file() and p.suffix != ".toml"}
     assert [p for p in after if after[p] != before[p]] == []
+
+
+def test_parts_are_every_arm_once(made: Path) -> None:
+    promise = promised(made)
+    parts = [Part(number, 3) for number in (1, 2, 3)]
+    missing = [run_table(promise, promise.tables["small"], made / "runs", OPTIONS, 2, part) for part in parts]
+    assert [len(sentences) for sentences in missing] == [0, 0, 1]
 
 
 def test_the_table_shows_what_the_records_say(made: Path) -> None:

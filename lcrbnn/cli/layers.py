@@ -29,37 +29,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measure, draw both figures, write the record, say where they lie."""
-    from lcrbnn.analyze.correlation import correlations, layer_maps
-    from lcrbnn.analyze.latent import histograms, sample_weights
-    from lcrbnn.analyze.layers import describe, first_images
+    from lcrbnn.analyze.layers import first_images
     from lcrbnn.runs.record import write_record
     from lcrbnn.study.snapshots import draw_maps, draw_weights
     from lcrbnn.train.run import Options
 
     choose(KINDS, args.kind, "kind of figure")
     number(args.images, "--images", low=2, high=10_000, whole=True)
-    options = Options(args.device, args.data_folder)
     loaded = _load(args.networks)
-    specs = {label: spec for label, (spec, _) in loaded.items()}
-    first = next(iter(specs))
-    if len({(spec.data, spec.model) for spec in specs.values()}) > 1:
+    specs = [spec for spec, _ in loaded.values()]
+    if len({(spec.data, spec.model) for spec in specs}) > 1:
         raise InputError("networks of one figure are built alike and learned the same data")
-    images = first_images(specs[first], options, args.images)
-    found = {label: describe(model, images) for label, (_, model) in loaded.items()}
-    for label, layers in histograms({label: sample_weights(model) for label, (_, model) in loaded.items()}).items():
+    images = first_images(specs[0], Options(args.device, args.data_folder), args.images)
+    models = {label: model for label, (_, model) in loaded.items()}
+    found = _measured(models, images)
+    weights, maps, record = (args.out / name for name in (f"weights.{args.kind}", f"maps.{args.kind}", "layers.json"))
+    draw_weights({label: one["weights"] for label, one in found.items()}, weights)
+    matrices = _matrices(next(iter(models.values())), images)
+    draw_maps(matrices, {label: one["maps"] for label, one in found.items()}, maps)
+    write_record(record, "layers", {label: spec.stored() for label, (spec, _) in loaded.items()}, found)
+    print(weights, maps, record, sep="\n")
+    return 0
+
+
+def _measured(models: dict[str, Any], images: Any) -> dict[str, Any]:
+    """What a record holds of each network, with the histograms of its weights."""
+    from lcrbnn.analyze.latent import histograms, sample_weights
+    from lcrbnn.analyze.layers import describe
+
+    found = {label: describe(model, images) for label, model in models.items()}
+    for label, layers in histograms({label: sample_weights(model) for label, model in models.items()}).items():
         for name, histogram in layers.items():
             found[label]["weights"][name]["histogram"] = histogram._asdict()
-    seen = layer_maps(loaded[first][1], images)
-    matrices = {
+    return found
+
+
+def _matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
+    """The correlations between the maps of a batch, by layer, real and binary."""
+    from lcrbnn.analyze.correlation import correlations, layer_maps
+
+    return {
         name: {kind: correlations(rows).cpu().numpy() for kind, rows in maps._asdict().items() if rows is not None}
-        for name, maps in seen.items()
+        for name, maps in layer_maps(model, images).items()
     }
-    paths = [args.out / f"{name}.{args.kind}" for name in ("weights", "maps")]
-    draw_weights({label: one["weights"] for label, one in found.items()}, paths[0])
-    draw_maps(matrices, {label: one["maps"] for label, one in found.items()}, paths[1])
-    write_record(args.out / "layers.json", "layers", {label: spec.stored() for label, spec in specs.items()}, found)
-    print(*paths, args.out / "layers.json", sep="\n")
-    return 0
 
 
 def _load(given: list[str]) -> dict[str, Any]:
