@@ -11,6 +11,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.study.figure import COLORS, drawing
 
 COLUMNS = 6
+DRAWN = 48  # images whose correlations are drawn; the means are over all of them
 KINDS = {"real": ("-", "o"), "binary": ("--", "s")}  # how their lines are drawn
 
 Layers = Mapping[str, Mapping[str, Any]]  # what a record holds of one network, by layer
@@ -59,8 +60,8 @@ def _histogram(axis: Any, found: Mapping[str, Any], color: str, label: str) -> N
 def draw_maps(matrices: Mapping[str, Mapping[str, Any]], networks: Mapping[str, Layers], path: Path) -> None:
     """The correlations of one network's maps at a few layers, real above binary; below, their means in all networks.
 
-    `matrices` has, by layer, an N x N array for real and, where there is one, binary. A layer of a network has the
-    means under `real` and `binary`.
+    `matrices` has, by layer, an N x N array for real and, where there is one, binary; the first images are drawn. A
+    layer of a network has the means under `real` and `binary`.
     """
     labels = list(networks)
     _check(labels)
@@ -71,7 +72,8 @@ def draw_maps(matrices: Mapping[str, Mapping[str, Any]], networks: Mapping[str, 
     with drawing(path, rows, len(shown), 1.7 * len(shown) + 0.8, 1.7 * rows) as (figure, grid):
         for row, kind in zip(grid, kinds, strict=False):
             for axis, name in zip(row, shown, strict=True):
-                image = axis.imshow(matrices[name][kind], cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+                drawn = matrices[name][kind][:DRAWN, :DRAWN]
+                image = axis.imshow(drawn, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="none")
                 axis.set(xticks=[], yticks=[])
                 axis.grid(False)
                 mean = networks[labels[0]][name][kind]["correlation"]
