@@ -20,7 +20,9 @@ from lcrbnn.train.spec import Spec
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 4_000_000  # of all committed weights together
-ROUNDING = 0.3  # points by which a figure may differ between devices and processors
+# Points by which a figure that was read on this kind of device may differ on another processor: bfloat16 sums are rounded
+# elsewhere, signs of numbers near 0 flip, images at a border change sides.
+ROUNDING = {"cpu": 0.1, "cuda": 0.5}
 STUDY = """# Two arms
 recipe = "digits"
 seeds = [0]
@@ -210,5 +212,4 @@ def test_committed_weights_give_their_figure_again(path: Path) -> None:
     reading = record_of(path)["readings"][0]
     again = recompute(path, Options(device="cpu"))
     assert again.images == reading["images"]
-    # Another device or processor rounds bfloat16 sums elsewhere, and an image at the border changes sides.
-    assert again.top1 == pytest.approx(reading["top1"], abs=ROUNDING)
+    assert again.top1 == pytest.approx(reading["top1"], abs=ROUNDING[reading["device"]])
