@@ -20,8 +20,8 @@ from lcrbnn.train.spec import Spec
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 4_000_000  # of all committed weights together
-# Points by which a figure that was read on this kind of device may differ on another processor: bfloat16 sums are rounded
-# elsewhere, signs of numbers near 0 flip, images at a border change sides.
+# Points by which a figure that was read on this kind of device may differ on another processor: bfloat16 sums are
+# rounded elsewhere, signs of numbers near 0 flip, images at a border change sides.
 ROUNDING = {"cpu": 0.1, "cuda": 0.5}
 STUDY = """# Two arms
 recipe = "digits"
