@@ -206,6 +206,7 @@ def test_committed_weights_are_small() -> None:
     assert sum(path.stat().st_size for path in KEPT) < MOST_BYTES
 
 
+@pytest.mark.slow  # reads 10,000 images a network, half a minute on one core
 @pytest.mark.skipif("LCRBNN_DATA" not in os.environ, reason="CIFAR-10 is not at hand")  # its images are not committed
 @pytest.mark.parametrize("path", KEPT, ids=lambda p: p.stem)
 def test_committed_weights_give_their_figure_again(path: Path) -> None:
