@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5, each in FOLDER/seed-N; side by side on a GPU"
     )
+    parser.add_argument(
+        "--lcr", metavar="FORM", help="with retention: default, paper or official, at the strength that goes with it"
+    )
     add_options(parser)
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
@@ -78,6 +81,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.train.numerics import find_device
     from lcrbnn.train.recipes import find_recipe
     from lcrbnn.train.run import Options, check_places, train_together
+    from lcrbnn.train.strengths import retaining
 
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
@@ -98,6 +102,7 @@ def execute(args: argparse.Namespace) -> int:
             base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
         if args.resume and not folder.exists():
             print(f"no run in {path} yet: starting it", file=sys.stderr)
+        base = base if args.lcr is None else retaining(_lasting(base, given), args.lcr)
         jobs[path] = base.but(**given, **({} if seed is None else {"seed": seed}))
     check_places(jobs, args.resume)
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
@@ -108,6 +113,11 @@ def execute(args: argparse.Namespace) -> int:
         for path in part:
             print(_summary(RunFolder(path)))
     return 0
+
+
+def _lasting(base: Spec, given: dict[str, Any]) -> Spec:
+    """With the number of epochs that was asked for: a strength may depend on it."""
+    return base.but(epochs=given["epochs"]) if "epochs" in given else base
 
 
 def _nothing_to_resume(path: Path) -> str:

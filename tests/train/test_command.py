@@ -11,7 +11,9 @@ import pytest
 from lcrbnn.cli import main
 from lcrbnn.cli.train import parse_seeds
 from lcrbnn.errors import InputError
+from lcrbnn.study.plan import read_plan
 from lcrbnn.train import Spec
+from lcrbnn.train.strengths import retaining
 
 QUICK = ["--epochs", "1", "--batch", "300", "--device", "cpu"]
 
@@ -40,6 +42,22 @@ def test_recipe_then_options(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown.err.startswith("epoch 1/1  loss ")
     assert "L_Lip" in shown.err
     assert "left" in shown.err
+
+
+def test_retention_at_the_strength_that_goes_with_its_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--lcr", "default", "--run", str(tmp_path / "run"), *QUICK]) == 0
+    spec = Spec.of(json.loads((tmp_path / "run" / "spec.json").read_text()))
+    assert (spec.form, spec.share, spec.weight, spec.ramp) == ("default", 0.03, 0.0, 1.0)
+    assert "retention's share of the gradient is" in capsys.readouterr().out
+    assert main(["train", "digits", "--lcr", "mine", "--run", str(tmp_path / "other"), *QUICK]) == 2
+    assert "no retention is called 'mine'; there are default, paper, official" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_default_strength_is_that_of_the_study() -> None:
+    plan = read_plan(Path(__file__).parents[2] / "studies" / "cifar10-double.toml")
+    assert retaining(plan.arms["none"], "default") == plan.arms["default"]
+    assert retaining(plan.arms["default"], "paper").share == 0
 
 
 def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
