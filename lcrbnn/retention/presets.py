@@ -5,8 +5,8 @@ from __future__ import annotations
 from lcrbnn.retention.form import Form
 
 PRESETS: dict[str, Form] = {
-    # What the package takes when nothing is said: Eq. 9 on normalised maps, block by block. Of the normalised forms
-    # with reference `latent` it brought its ratios closest to 1 in a first trial (docs/LOG.md, 2026-11-15), no more.
+    # What the package takes when nothing is said: Eq. 9 on normalised maps, block by block. Of the forms with reference
+    # `latent` it did least harm in the screens, and none if taken late (lcrbnn/train/strengths.py); docs/results.md.
     "default": Form(),
     # The paper, literally: Eq. 8 on raw activations, layer by layer, against the pre-sign tensors of the same pass.
     "paper": Form(matrix="batch", normalization="raw", spans="layers", start="random"),
