@@ -13,16 +13,9 @@ import pytest
 from lcrbnn.engine import lib
 from lcrbnn.engine.format import to_bytes
 from lcrbnn.errors import InputError
-from tests.engine.graphs import Build, chain, need_engine
+from tests.engine.graphs import Build, need_engine
 
 need_engine()
-
-
-@pytest.fixture
-def small() -> Build:
-    build = Build(5, (4, 5, 8))
-    chain(build, "bconv", "relu")
-    return build
 
 
 FORKED = """

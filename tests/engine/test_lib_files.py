@@ -13,16 +13,9 @@ from lcrbnn.engine import Bits, lib
 from lcrbnn.engine.format import from_bytes, to_bytes
 from lcrbnn.errors import Failed, InputError
 from tests.engine.files import graph_of, moved, summed, with_text
-from tests.engine.graphs import Build, chain, grown, need_engine
+from tests.engine.graphs import Build, grown, need_engine
 
 need_engine()
-
-
-@pytest.fixture
-def small() -> Build:
-    build = Build(5, (4, 5, 8))
-    chain(build, "bconv", "relu")
-    return build
 
 
 def refused(data: bytes, match: str = ".") -> None:
