@@ -18,7 +18,8 @@ from lcrbnn.engine import Model, Node, lib
 from lcrbnn.engine.format import from_bytes, to_bytes
 from lcrbnn.errors import Failed, InputError
 from tests.engine import made, random_keys, window
-from tools.fuzz import HARM, build, compiler, fuzz, small_models, write_models
+from tools.build import build, compiler
+from tools.fuzz import HARM, fuzz, small_models, write_models
 
 ROOT = Path(__file__).parents[2]
 
