@@ -141,6 +141,18 @@ bool Reader::floats(int tensor, int index, const char* key, int64_t length) {
   return true;
 }
 
+// Looked at once a tensor: thousands of nodes may share it.
+bool Reader::ordered(int tensor) {
+  const Tensor& t = graph.tensors[size_t(tensor)];
+  compared.resize(graph.tensors.size(), false);
+  for (int64_t i = 0; !compared[size_t(tensor)] && i < t.shape[0]; ++i) {
+    float number;
+    memcpy(&number, data + t.offset + 4 * uint64_t(i), 4);
+    if (number != number) return false;
+  }
+  return compared[size_t(tensor)] = true;
+}
+
 bool Reader::window(Node& node, int index, const Shape& in) {
   const Window& w = node.window;
   const int64_t span_y = int64_t(w.dy) * (w.kh - 1) + 1, span_x = int64_t(w.dx) * (w.kw - 1) + 1;
@@ -180,12 +192,7 @@ bool Reader::weights(Node& node, int index, const Shape& in) {
   }
   if (node.threshold >= 0) {
     if (!floats(node.threshold, index, "threshold", in.c)) return false;
-    const Tensor& h = graph.tensors[size_t(node.threshold)];
-    for (int64_t i = 0; i < h.shape[0]; ++i) {
-      float number;
-      memcpy(&number, data + h.offset + 4 * uint64_t(i), 4);
-      if (number != number) return error.file("node %d: a threshold is NaN", index);
-    }
+    if (!ordered(node.threshold)) return error.file("node %d: a threshold is NaN", index);
   }
   return true;
 }

@@ -21,6 +21,7 @@ struct Reader {
   Graph& graph;
   Error& error;
   Json json{};
+  std::vector<bool> compared{};  // tensors that are known to be without NaN
 
   bool header();
   bool top();
@@ -33,6 +34,7 @@ struct Reader {
   bool window(Node&, int index, const Shape& in);
   bool weights(Node&, int index, const Shape& in);
   bool floats(int tensor, int index, const char* key, int64_t length);
+  bool ordered(int tensor);
 
   bool text(const JsonValue* value, const char* what, std::string& out) {
     if (!value || value->kind != JsonKind::text) return error.file("%s must be a text", what);

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lcrbnn.engine import Node
+from lcrbnn.engine import Node, lib
 from lcrbnn.engine.format import from_bytes, to_bytes
-from lcrbnn.errors import InputError
+from lcrbnn.errors import Failed, InputError
 from tests.engine import made, normal, random_keys, window
 
 RNG = np.random.default_rng
@@ -70,8 +70,8 @@ def refused(data: bytes, fault: str) -> None:
     assert len(str(caught.value)) < 700
 
 
-def moved(graph: Graph, data: bytes) -> bytes:
-    """A file with a changed graph, all offsets of tensors moved along with its length."""
+def moved(graph: Graph, data: bytes, word: str = "") -> bytes:
+    """A file with a changed graph, all offsets of tensors moved along with its length; WORD in it stands for `word`."""
     start = struct.unpack_from("<Q", data, 40)[0]
     first = [entry["offset"] - start if isinstance(entry.get("offset"), int) else None for entry in graph["tensors"]]
     text, place = b"", 0
@@ -80,5 +80,22 @@ def moved(graph: Graph, data: bytes) -> bytes:
         for entry, offset in zip(graph["tensors"], first, strict=True):
             if offset is not None:
                 entry["offset"] = offset + place
-        text = json.dumps(graph).encode()
+        text = json.dumps(graph).replace('"WORD"', word).encode()
     return with_text(text, data)
+
+
+def opens(data: bytes) -> tuple[bool, bool | None]:
+    """Whether the Python reader and the engine take a file; None where the engine lacks memory for it."""
+    engine: bool | None = True
+    try:
+        from_bytes(data, "f")
+        python = True
+    except InputError:
+        python = False
+    try:
+        lib.Engine(data).close()
+    except InputError:
+        engine = False
+    except Failed:
+        engine = None
+    return python, engine
