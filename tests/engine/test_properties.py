@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcrbnn.engine import Model, Node, lib
+from lcrbnn.bits import pack
+from lcrbnn.engine import Bits, Model, Node, lib, reference
 from lcrbnn.engine.format import to_bytes
 from lcrbnn.errors import InputError
 from tests.engine import made, normal, random_keys, window
@@ -160,3 +161,23 @@ def test_any_number_of_channels_passes_each_op(kernel: str, op: str) -> None:
         inputs = (0, 0) if op == "add" else (0,)
         model = made((2, 3, channels), Node(op, "", inputs, keys), Node("mean", "", (1,), {}))
         agree(model, normal(rng, 2, *model.shape), kernel=kernel)
+
+
+@pytest.mark.parametrize("taps", [1, 7, 64, 65, 130])
+def test_every_reachable_sum_gives_the_sign_of_the_formula(kernel: str, taps: int) -> None:
+    """Compares of counts against a * sum + b in float32, for sums of each size and signs on both sides of each."""
+    rng = np.random.default_rng(taps)
+    sums = np.arange(-taps, taps + 1, 2)
+    images = np.where(np.arange(taps) < np.arange(taps + 1)[:, None], 1, -1).astype(np.float32)[None, None]
+    a = np.repeat(np.float32([0.37, -0.37, 1e-3, -1e30, 0.0, np.inf, 1.0]), taps + 1)
+    with np.errstate(invalid="ignore"):
+        b = -a * np.tile(sums.astype(np.float32), 7)  # each sum once on the threshold of each slope, or next to it
+    b = np.nextafter(b, rng.choice(np.float32([-np.inf, np.inf]), len(b)), where=rng.random(len(b)) < 0.5, out=b)
+    first = {"weight": Bits(pack(np.ones((len(a), taps))), taps), "a": a, "b": b.astype(np.float32), **window()}
+    first |= {"threshold": np.zeros(taps, np.float32), "pad_sign": 0}
+    second = random_keys(rng, "bconv", len(a), len(a), window(groups=len(a))) | {"threshold": normal(rng, len(a)) / 99}
+    model = made((1, taps + 1, taps), Node("bconv", "sums", (0,), first), Node("bconv", "signs", (1,), second))
+    engine = lib.Engine(to_bytes(model), kernel=kernel)
+    assert engine.kernels[0] == f"{kernel}/limits"
+    assert np.array_equal(engine.accumulators(images, 0)[0, 0, :, 0], sums)
+    assert np.array_equal(engine.run(images), reference.run(model, images))
