@@ -107,7 +107,7 @@ void inside(int i, int size, int kernel, int stride, int dilation, int before, i
 
 // Whether some output of an axis has a tap outside the map: the first or the last, or none.
 bool crosses(int out, int size, int kernel, int stride, int dilation, int before) {
-  return before > 0 || int64_t(out - 1) * stride + int64_t(kernel - 1) * dilation >= size;
+  return before > 0 || int64_t(out - 1) * stride + int64_t(kernel - 1) * dilation - before >= size;
 }
 
 struct Ranges {
