@@ -5,6 +5,7 @@ Another processor's kernels, and memory behind their ends, are tools/kernels.py'
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ NEEDS = {"avx512": {"avx512f", "avx512_vpopcntdq"}, "avx2": {"avx2", "fma"}, "ne
 
 
 def test_every_kernel_that_the_cpu_can_run_is_there() -> None:
-    """One that disagrees with the scalar one on a few trials is left out by the engine, and must not be by the tests."""
+    """One that disagrees with the scalar one is left out by the engine, and must not be by the tests."""
     about = Path("/proc/cpuinfo")
     flags = set(about.read_text().split()) if about.exists() else set()
     assert [kernel for kernel, needed in NEEDS.items() if needed <= flags] + ["scalar"] == KERNELS
@@ -123,6 +124,18 @@ def test_every_number_of_channels(kernel: str, pad_sign: int) -> None:
         node = Node("bconv", str(channels), (0,), keys)
         model = made((3, 5, channels), node, Node("mean", "", (1,), {}))
         agree(model, normal(rng, 1, *model.shape), kernel=kernel)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_every_border(kernel: str, stride: int) -> None:
+    """Pads of 0 to 2 on each side by itself, and each sign outside."""
+    rng = np.random.default_rng(0)
+    for *pad, sign in product(range(3), range(3), range(3), range(3), (-1, 0, 1)):
+        keys = random_keys(rng, "bconv", 5, 3, window((3, 3), (stride, stride), tuple(pad))) | {"pad_sign": sign}
+        model = made((4, 5, 5), Node("bconv", f"{pad} {sign}", (0,), keys), Node("mean", "", (1,), {}))
+        images = normal(rng, 1, *model.shape)
+        found = lib.Engine(to_bytes(model), kernel=kernel).accumulators(images, 0)
+        assert np.array_equal(found, reference.accumulators(model.nodes[0], images)), (pad, sign)
 
 
 @st.composite
