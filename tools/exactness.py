@@ -44,7 +44,7 @@ from tests.export.nets import CHOICES, stirred
 EDGE = 1e-5  # how near to a threshold a number is whose sign may turn, in units of the largest number or 1
 LAYERS = 2  # images for the comparison layer by layer
 STIR = 32  # images that the batch norms of a drawn network learn from
-ITSELF = 100  # images for the comparison of PyTorch with itself
+ITSELF = 50  # images for the comparison of PyTorch with itself
 LARGE = 16  # images of 224 pixels
 
 
