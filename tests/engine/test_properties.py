@@ -138,6 +138,22 @@ def test_every_border(kernel: str, stride: int) -> None:
         assert np.array_equal(found, reference.accumulators(model.nodes[0], images)), (pad, sign)
 
 
+ODD = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38], np.float32)
+
+
+def test_the_sign_of_every_kind_of_number(kernel: str) -> None:
+    """NaN is +1, minus zero is zero, and a threshold may be infinite: in each place of a vector."""
+    rng = np.random.default_rng(0)
+    for channels in (1, 3, 8, 16, 33, 64, 130):
+        keys = random_keys(rng, "bconv", channels, 5, window((3, 3), (1, 1), (1, 1, 1, 1)))
+        keys["threshold"] = rng.choice([*ODD[2:], np.float32(0.5)], channels).astype(np.float32)
+        model = made((3, 5, channels), Node("bconv", "", (0,), keys), Node("mean", "", (1,), {}))
+        images = rng.choice([*ODD, *normal(rng, 5)], (3, 3, 5, channels)).astype(np.float32)
+        engine = lib.Engine(to_bytes(model), kernel=kernel)
+        assert np.array_equal(engine.accumulators(images, 0), reference.accumulators(model.nodes[0], images))
+        assert np.array_equal(engine.value(images, 0), reference.values(model, images)[1])
+
+
 @st.composite
 def pools(draw: st.DrawFn) -> Model:
     """A pool whose windows all see the map."""
