@@ -113,11 +113,12 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
 # --- the records ------------------------------------------------------------------------------------------------------
 
 
-def test_every_network_has_a_record_and_every_record_every_method() -> None:
-    assert {path.stem for path in RECORDS} - {"runs"} == set(MODELS)
-    for path in RECORDS:
-        if path.stem != "runs":
-            assert set(rows_of(path)) == PAIRS, path.stem
+def test_a_record_of_a_network_has_every_method() -> None:
+    networks = [path for path in RECORDS if path.stem != "runs"]
+    assert networks
+    for path in networks:
+        assert path.stem in MODELS
+        assert set(rows_of(path)) == PAIRS, path.stem
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=[path.stem for path in RECORDS])
