@@ -23,7 +23,7 @@ def need_engine() -> None:
     except InputError as missing:
         if os.environ.get("CI"):
             raise
-        pytest.skip(str(missing), allow_module_level=True)
+        pytest.skip(str(missing), allow_module_level=True)  # without a compiler
 
 
 class Build:
