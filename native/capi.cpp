@@ -110,11 +110,15 @@ bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel
   if (kernel && !*kernel) kernel = nullptr;
   m.fuse = !(flags & LCRBNN_UNFUSED);
   m.file_bytes = bytes;
+  m.memory.allow(bytes);
   m.rows = &choose_rows(kernel);
   if (!read_graph(data, bytes, m.graph, error) || !load_nodes(m.graph, data, kernel, m.memory, m.data, error) ||
       !make_plan(m.graph, m.data, m.fuse, false, m.plan, error))
     return false;
   m.nanoseconds.assign(m.plan.stages.size(), 0);
+  const size_t levels = m.graph.mean.size() * 256;
+  if (!m.memory.charge(levels * sizeof(float))) return error.memory("the model needs too much memory");
+  m.levels.reserve(levels);
   for (size_t c = 0; c < m.graph.mean.size(); ++c)
     for (int pixel = 0; pixel < 256; ++pixel)
       m.levels.push_back((float(pixel) / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);

@@ -1,5 +1,6 @@
 // Memory of a model: blocks at multiples of 64, freed together, within a budget that no file can overdraw.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 namespace lcrbnn {
 
 const uint64_t kMemoryLimit = uint64_t(1) << 33;
+const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;  // of a model: so much, and so often its file
 
 inline void* aligned_new(size_t bytes) {
   void* block = nullptr;
@@ -24,8 +26,10 @@ class Memory {
   ~Memory() {
     for (void* block : blocks_) free(block);
   }
+  // A small file that names its tensors a thousand times takes no more than it is allowed.
+  void allow(uint64_t file_bytes) { limit_ = std::min(kMemoryLimit, kMemoryFloor + kMemoryTimes * file_bytes); }
   void* take(uint64_t bytes) {
-    if (bytes > kMemoryLimit - total_) return nullptr;
+    if (bytes > limit_ - total_) return nullptr;
     if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 16);
     void* block = aligned_new(size_t(bytes));
     if (!block) return nullptr;
@@ -35,7 +39,7 @@ class Memory {
   }
   // For memory that lies elsewhere.
   bool charge(uint64_t bytes) {
-    if (bytes > kMemoryLimit - total_) return false;
+    if (bytes > limit_ - total_) return false;
     total_ += bytes;
     return true;
   }
@@ -43,7 +47,7 @@ class Memory {
 
  private:
   std::vector<void*> blocks_;
-  uint64_t total_ = 0;
+  uint64_t total_ = 0, limit_ = kMemoryLimit;
 };
 
 }  // namespace lcrbnn

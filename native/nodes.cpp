@@ -105,12 +105,16 @@ void inside(int i, int size, int kernel, int stride, int dilation, int before, i
   if (high < low) high = low;
 }
 
+// Whether some output of an axis has a tap outside the map: the first or the last, or none.
+bool crosses(int out, int size, int kernel, int stride, int dilation, int before) {
+  return before > 0 || int64_t(out - 1) * stride + int64_t(kernel - 1) * dilation - before >= size;
+}
+
 struct Ranges {
   std::vector<int> low, high;
   int plain = -1;  // the class that misses none
-  // Runs of outputs that see the same taps are one class; true if some class misses any.
-  bool classes(int out, int size, int kernel, int stride, int dilation, int before, std::vector<int32_t>& of) {
-    bool missing = false;
+  // Runs of outputs that see the same taps are one class.
+  void classes(int out, int size, int kernel, int stride, int dilation, int before, std::vector<int32_t>& of) {
     of.resize(size_t(out));
     for (int i = 0; i < out; ++i) {
       int l, h;
@@ -118,9 +122,7 @@ struct Ranges {
       if (low.empty() || low.back() != l || high.back() != h) low.push_back(l), high.push_back(h);
       of[size_t(i)] = int32_t(low.size()) - 1;
       if (h - l == kernel) plain = of[size_t(i)];
-      missing |= h - l < kernel;
     }
-    return missing;
   }
 };
 
@@ -128,12 +130,15 @@ struct Ranges {
 bool Loader::borders(const Node& node, NodeData& data, const uint64_t* words, int index) {
   const BConv& c = data.bconv;
   if (node.pad_sign != 0) return true;
-  Ranges rows, columns;
-  std::vector<int32_t> row, column;
-  const bool some = rows.classes(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top, row);
-  if (!columns.classes(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left, column) && !some) return true;
+  if (!crosses(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top) &&
+      !crosses(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left))
+    return true;
   if (!memory.charge((uint64_t(c.out_h) + uint64_t(c.out_w)) * 4))
     return error.memory("node %d needs too much memory", index);
+  Ranges rows, columns;
+  std::vector<int32_t> row, column;
+  rows.classes(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top, row);
+  columns.classes(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left, column);
   data.row.swap(row);
   data.column.swap(column);
   data.columns = int(columns.low.size());

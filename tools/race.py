@@ -26,7 +26,7 @@ from lcrbnn.engine.format import write_model
 from lcrbnn.errors import Failed
 from lcrbnn.runs.record import write_record
 from tests.engine import every_op
-from tools.fuzz import build, compiler
+from tools.build import build, compiler
 
 RACES = ("-fsanitize=thread",)
 OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import reprlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from lcrbnn.engine import Bits, Model, Node
-from lcrbnn.errors import LARGEST, InputError, choose, refuse_unknown
+from lcrbnn.errors import InputError, choose, refuse_unknown
 
 Shape = tuple[int, int, int]  # h, w, c
 
@@ -44,7 +46,7 @@ class Tensor:
             raise InputError(f"{key} must be {' or '.join(self.types)} [{', '.join(self.dims)}]{word}; got {got}")
 
     def check_sizes(self, value: Any, key: str, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Check the shape of a tensor, and what no reader could use: NaN for thresholds, bits behind a row's end."""
+        """Check the shape of a tensor."""
         _, shape = tensor_type(value) or ("", ())
         for size, name in zip(shape, self.dims, strict=True):
             if size not in sizes[name]:
@@ -52,9 +54,12 @@ class Tensor:
                 raise InputError(f"{key} must have the shape [{want}]; got {list(shape)}")
         if any(size > DIMENSION for size in shape):
             raise InputError(f"no dimension of {key} may be over {DIMENSION}; got {list(shape)}")
+
+    def check_numbers(self, value: Any, key: str) -> None:
+        """Check what no reader could use: NaN for thresholds, bits behind a row's end."""
         if self.ordered and np.isnan(value).any():
             raise InputError(f"{key} must not be NaN")
-        if isinstance(value, Bits) and value.n % 8 and (value.packed[:, -1] >> (value.n % 8)).any():
+        if isinstance(value, Bits) and bits_behind(value):
             raise InputError(f"the bits of {key} behind the end of a row must be 0")
 
 
@@ -96,14 +101,20 @@ def tensor_type(value: object) -> tuple[str, tuple[int, ...]] | None:
     return None
 
 
+def bits_behind(bits: Bits) -> bool:
+    """Whether a bit is set behind the end of some row."""
+    return bool(bits.n % 8 and (bits.packed[:, -1] >> (bits.n % 8)).any())
+
+
 def shapes(model: Model) -> list[Shape]:
     """Check a whole model and return the shape of every value, the input first; InputError says what is wrong where."""
     _check_head(model)
     made = [_limited(tuple(model.shape), "the input")]
     used: set[int] = set()
+    known: set[tuple[int, bool]] = set()
     for index, node in enumerate(model.nodes):
         try:
-            made.append(_node_shape(node, made))
+            made.append(_node_shape(node, made, known))
         except InputError as error:
             raise InputError(f"node {index} ({_shown(node.op)}, {_shown(node.name)}): {error}") from None
         used.update(node.inputs)
@@ -134,8 +145,8 @@ def _check_head(model: Model) -> None:
         raise InputError(f"nodes are a list of 1 to {COUNT}; got {_shown(model.nodes)}")
 
 
-def _node_shape(node: Node, made: Sequence[Shape]) -> Shape:
-    """Check a node and return the shape of its value."""
+def _node_shape(node: Node, made: Sequence[Shape], known: set[tuple[int, bool]]) -> Shape:
+    """Check a node and return the shape of its value; `known` are tensors whose numbers were looked at for others."""
     _text(node.name, "the name")
     op = choose(OPS, _cut(node.op), "op")
     refuse_unknown(map(_cut, node.keys), op.keys, "key of this op")
@@ -154,7 +165,11 @@ def _node_shape(node: Node, made: Sequence[Shape]) -> Shape:
     sizes = _sizes(node.keys, inputs[0], shape)
     for key, kind in op.keys.items():
         if isinstance(kind, Tensor) and key in node.keys and not isinstance(node.keys[key], str):
-            kind.check_sizes(node.keys[key], key, sizes)
+            value = node.keys[key]
+            kind.check_sizes(value, key, sizes)
+            if (id(value), kind.ordered) not in known:  # once a tensor: thousands of nodes may share it
+                kind.check_numbers(value, key)
+                known.add((id(value), kind.ordered))
     return shape
 
 
@@ -201,7 +216,7 @@ def _conv(keys: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
 
 def _bconv(keys: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
     """The same, of signs, whose sums must not be too long."""
-    made, terms = _conv(keys, inputs), prod(keys["kernel"]) * (inputs[0][2] // keys["groups"])
+    made, terms = _conv(keys, inputs), math.prod(keys["kernel"]) * (inputs[0][2] // keys["groups"])
     if terms > TAPS:
         raise InputError(f"a sum has at most {TAPS} terms; got {terms}")
     return made
@@ -272,7 +287,7 @@ OPS: dict[str, Op] = {
     "mean": Op(lambda keys, inputs: (1, 1, inputs[0][2])),
     "subsample": Op(_subsample, {"stride": Whole(1, count=2)}),
     "channels": Op(_channels, {"before": Whole(0), "after": Whole(0)}),
-    "flatten": Op(lambda keys, inputs: (1, 1, prod(inputs[0]))),
+    "flatten": Op(lambda keys, inputs: (1, 1, math.prod(inputs[0]))),
     "softmax": Op(_same),
 }
 
@@ -296,10 +311,11 @@ def _is_whole(value: object, low: int, high: int = DIMENSION) -> bool:
 
 def _real(value: object, what: str, *, positive: bool) -> None:
     """Check a number that float32 can hold."""
-    number = float("nan")
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
-        number = float(np.float32(value))
-    if not np.isfinite(number) or (positive and number <= 0):
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # rounded to float32 it is none
+            (number,) = struct.unpack("f", struct.pack("f", value))
+    if not math.isfinite(number) or (positive and number <= 0):
         raise InputError(f"{what} must be a {'positive ' * positive}number that float32 can hold; got {_shown(value)}")
 
 

@@ -17,13 +17,14 @@ import numpy as np
 from lcrbnn.engine import Bits as Bits
 from lcrbnn.engine import Model as Model
 from lcrbnn.engine import Node as Node
-from lcrbnn.engine.check import COUNT, DIMENSION, OPS, Tensor, shapes, tensor_type
-from lcrbnn.errors import LARGEST, InputError
+from lcrbnn.engine.check import COUNT, DIMENSION, OPS, Tensor, bits_behind, shapes, tensor_type
+from lcrbnn.errors import InputError
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
 VERSION = 1
 FILE = 2**31  # the most bytes of a file
 GRAPH = 2**24  # the most bytes of a graph
+DIGITS = 64  # a number of the graph has fewer characters
 
 _HEADER = struct.Struct("<8sIIQQQQQQ")  # magic, version, flags, size, offset and bytes of graph and tensors, zero
 _ALIGN = 64
@@ -185,7 +186,13 @@ def _zeros(data: bytes, start: int, end: int) -> None:
 def _parse(text: bytes) -> Any:
     """Read JSON strictly: no double keys, no NaN, nothing but UTF-8. Deep nesting ends here or at the keys' checks."""
     try:
-        return json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(
+            text.decode(),
+            object_pairs_hook=_once,
+            parse_constant=_no_constant,
+            parse_int=lambda word: int(_short(word)),
+            parse_float=lambda word: float(_short(word)),
+        )
     except InputError:
         raise
     except RecursionError:
@@ -200,6 +207,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         raise InputError("the graph has an object with the same key twice")
     return made
+
+
+def _short(word: str) -> str:
+    """A number of JSON as it is written."""
+    if len(word) >= DIGITS:
+        raise InputError(f"a number of the graph has fewer than {DIGITS} characters; got {reprlib.repr(word)}")
+    return word
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -262,6 +276,8 @@ def _tensors(entries: list[Any], data: bytes, start: int, end: int) -> list[np.n
         array = np.frombuffer(data, _NUMPY[kind], prod(stored), offset).reshape(stored)
         array.flags.writeable = False
         made.append(Bits(array, shape[1]) if kind == "bits" else array)
+        if kind == "bits" and bits_behind(Bits(array, shape[1])):
+            raise InputError(f"{where}: bits behind the end of a row must be 0")
     firsts, ends = zip(*sorted(places), strict=True) if places else ((), ())
     gaps = list(zip((start, *ends), (*firsts, end), strict=True))
     for gap in gaps:
@@ -301,7 +317,7 @@ def _tuple(value: Any) -> Any:
 
 def _float(value: Any) -> Any:
     """A whole number of JSON where any number may stand; what float cannot hold is left for the check to refuse."""
-    return float(value) if type(value) is int and abs(value) <= LARGEST else value
+    return float(value) if type(value) is int and abs(value) < 2**128 else value
 
 
 def _floats(value: Any) -> Any:

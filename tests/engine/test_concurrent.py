@@ -13,7 +13,7 @@ from lcrbnn.engine import Model, lib
 from lcrbnn.engine.format import to_bytes, write_model
 from lcrbnn.errors import InputError
 from tests.engine import every_op, resnet20
-from tools.fuzz import build, compiler
+from tools.build import build, compiler
 from tools.race import RACES, race
 
 ROOT = Path(__file__).parents[2]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from lcrbnn.engine import Model, Node, lib
-from lcrbnn.engine.format import from_bytes, to_bytes
+from lcrbnn.engine import lib
+from lcrbnn.engine.format import to_bytes
 from lcrbnn.errors import Failed, InputError
-from tests.engine import made, random_keys, window
-from tools.fuzz import HARM, build, compiler, fuzz, small_models, write_models
+from tests.engine.files import opens
+from tools.build import build, compiler
+from tools.fuzz import HARM, fuzz, small_models, write_models
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,23 +77,6 @@ def test_what_ends_badly_names_its_case(program: Path, tmp_path: Path) -> None:
         fuzz(program, tmp_path, 7, 0, 1)
 
 
-def opens(data: bytes) -> tuple[bool, bool | None]:
-    """Whether the Python reader and the engine take a file; None where the engine lacks memory for it."""
-    engine: bool | None = True
-    try:
-        from_bytes(data, "f")
-        python = True
-    except InputError:
-        python = False
-    try:
-        lib.Engine(data).close()
-    except InputError:
-        engine = False
-    except Failed:
-        engine = None
-    return python, engine
-
-
 def test_both_readers_agree(program: Path, models: Path, tmp_path: Path) -> None:
     engine_there()
     fuzz(program, models, 2, 0, 5000, "--write", str(tmp_path / "cases"))
@@ -114,55 +94,3 @@ def test_every_flipped_bit_is_refused() -> None:
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         assert opens(bytes(changed)) == (False, False), bit
-
-
-# --- small files that ask for much ------------------------------------------------------------------------------------
-
-
-def tall(count: int) -> Model:
-    """Binary convolutions of one tap over a map of 2^20 rows."""
-    rng = np.random.default_rng(0)
-    nodes = [Node("bconv", "", (i,), random_keys(rng, "bconv", 1, 1, window())) for i in range(count)]
-    return made((2**20, 1, 1), *nodes, Node("mean", "", (count,), {}))
-
-
-def many_signs(readers: int, side: int, out: int) -> Model:
-    """Signs of a convolution with thousands of kinds of border, wanted in many ways."""
-    rng = np.random.default_rng(0)
-    wide = window((side, side), pad=(side - 1,) * 4)
-    nodes = [Node("bconv", "", (0,), random_keys(rng, "bconv", 1, out, wide) | {"pad_sign": 0})]
-    nodes += [Node("bconv", "", (1,), random_keys(rng, "bconv", out, out, window())) for _ in range(readers)]
-    last = 2
-    for i in range(1, readers):
-        nodes.append(Node("add", "", (last, i + 2), {}))
-        last = len(nodes)
-    return made((2 * side, 2 * side, 1), *nodes, Node("mean", "", (last,), {}))
-
-
-MEASURE = """
-import json, sys, time
-from pathlib import Path
-from lcrbnn.engine.lib import Engine
-
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-
-before, began = peak(), time.process_time()
-Engine(sys.argv[1])
-print(json.dumps({"mib": (peak() - before) / 1024, "seconds": time.process_time() - began}))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")  # no such file
-@pytest.mark.parametrize("model", [tall(150), many_signs(50, 160, 32)], ids=["tall", "many signs"])
-def test_a_small_file_takes_little_to_open(model: Model, tmp_path: Path) -> None:
-    engine_there()
-    path = tmp_path / "model.bnn"
-    path.write_bytes(to_bytes(model))
-    assert path.stat().st_size < 2**18
-    words = [sys.executable, "-c", MEASURE, str(path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    taken: dict[str, Any] = json.loads(done.stdout)
-    assert taken["mib"] < 256
-    assert taken["seconds"] < 2

@@ -11,8 +11,9 @@ from lcrbnn.engine import reference
 from lcrbnn.engine.format import to_bytes
 from lcrbnn.engine.lib import Engine
 from lcrbnn.export import export_model
+from lcrbnn.export.watch import last
 from lcrbnn.models import MODELS
-from tests.export.nets import CHOICES, IDS, input_of, last, stirred
+from tests.export.nets import CHOICES, IDS, input_of, stirred
 
 # Each network with one method and each method with one network: neighbours in the two tables.
 PAIRS = [(name, i % len(CHOICES)) for i, name in enumerate(MODELS)]

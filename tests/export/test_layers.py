@@ -15,11 +15,12 @@ from lcrbnn.export.draft import Draft
 from lcrbnn.export.fold import fold
 from lcrbnn.export.rules import follow
 from lcrbnn.export.signs import HALF
+from lcrbnn.export.watch import last
 from lcrbnn.methods import METHODS, ActivationBinarizer, Binary
 from lcrbnn.methods.dorefa import DorefaActivation
 from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.models.blocks import PadChannels, RPReLU, Subsample
-from tests.export.nets import CHOICES, IDS, input_of, last, stirred
+from tests.export.nets import CHOICES, IDS, input_of, stirred
 from tests.export.test_networks import check_layers
 
 END = (nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -15,9 +15,10 @@ from lcrbnn.export.binary import after_sums
 from lcrbnn.export.draft import Draft, Step
 from lcrbnn.export.fold import fold, round_once
 from lcrbnn.export.rules import follow
+from lcrbnn.export.watch import last, watched
 from lcrbnn.layers import fit
 from lcrbnn.methods import METHODS
-from tests.export.nets import input_of, last, stirred, watched
+from tests.export.nets import input_of, stirred
 
 WIDTH = 256
 SIGNED = [name for name, row in METHODS.items() if 1 in row.activation_bits and name != "rbnn"]

@@ -1,0 +1,110 @@
+"""The engine from Python and as a program: what it says of itself, what it takes and refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lcrbnn.engine import lib
+from lcrbnn.engine.format import to_bytes
+from lcrbnn.errors import InputError
+from tests.engine.graphs import Build, need_engine
+
+need_engine()
+
+
+FORKED = """
+import os, sys, numpy as np
+from lcrbnn.engine.lib import Engine
+engine = Engine(sys.argv[1])
+images = np.ones((1, *engine.shape), np.float32)
+want = engine.run(images, threads=2)
+child = os.fork()
+same = np.array_equal(engine.run(images, threads=2), want)
+if child == 0:
+    os._exit(0 if same else 1)
+sys.exit(0 if same and os.waitpid(child, 0)[1] == 0 else 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")  # Windows has none
+def test_a_forked_child_has_threads_of_its_own(small: Build, tmp_path: Path) -> None:
+    path = tmp_path / "model.bnn"
+    path.write_bytes(to_bytes(small.model()))
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(path)], check=True, timeout=60)
+
+
+def test_what_it_says_of_itself(small: Build, tmp_path: Path) -> None:
+    path = tmp_path / "é.bnn"
+    path.write_bytes(to_bytes(small.model()))
+    with lib.Engine(path) as engine:
+        assert engine.shape == (4, 5, 8)
+        assert engine.classes == tuple(f"class {i}" for i in range(5))
+        assert [node.op for node in engine.nodes] == ["bconv", "relu", "mean", "conv"]
+        assert engine.kernels[1] == "fused"
+        assert engine.bytes["file"] == path.stat().st_size
+        engine.run(small.images(2))
+        assert engine.times(reset=True).sum() > 0
+        assert engine.times().sum() == 0
+    with pytest.raises(InputError, match="closed"):
+        engine.run(small.images(1))
+
+
+def test_arrays_it_takes_and_refuses(small: Build) -> None:
+    engine, images = lib.Engine(to_bytes(small.model())), small.images(4)
+    assert np.array_equal(engine.run(images[::-2]), engine.run(images)[::-2])
+    assert np.array_equal(engine.run(np.asfortranarray(images)), engine.run(images))
+    assert engine.run(images[:0]).shape == (0, 5)
+    wrong = images.astype(np.float64), images[0], images[..., :7], images.astype(">f4"), [1], None
+    for array in wrong:
+        with pytest.raises(InputError, match=r"images must be float32 or uint8 \(n, 4, 5, 8\); got"):
+            engine.run(array)
+    for threads in (0, 257, 1.0, True):
+        with pytest.raises(InputError, match="threads must be"):
+            engine.run(images, threads=threads)
+    for node in (-1, 4, "0"):
+        with pytest.raises(InputError, match="node must be"):
+            engine.value(images, node)
+    with pytest.raises(InputError, match="node 1 is no bconv"):
+        engine.accumulators(images, 1)
+
+
+def test_paths_that_are_no_model(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.bnn", tmp_path, Path("a\0b"), Path("/dev/null"), Path(__file__)):
+        with pytest.raises(InputError):
+            lib.Engine(path)
+
+
+def test_a_kernel_that_is_not_there(small: Build) -> None:
+    with pytest.raises(InputError, match="no binary kernel abacus"):
+        lib.Engine(to_bytes(small.model()), kernel="abacus")
+
+
+def test_the_program(small: Build, tmp_path: Path) -> None:
+    program = next((path.parent / "lcrbnn-run" for path in lib.places() if path.is_file()), Path())
+    if not program.is_file() and not os.environ.get("CI"):
+        pytest.skip("the program is not built")  # a wheel has the library alone
+    path, images = tmp_path / "model.bnn", small.images(3)
+    path.write_bytes(to_bytes(small.model()))
+    command = [str(program), str(path), "--threads", "2"]
+    done = subprocess.run(command, input=images.tobytes(), capture_output=True, check=True, timeout=60)
+    logits = np.array([line.split() for line in done.stdout.splitlines()], np.float32)
+    assert np.array_equal(logits, lib.Engine(path).run(images))
+    done = subprocess.run([*command, "--repeat", "2"], input=images.tobytes(), capture_output=True, timeout=60)
+    assert b"median of 2 runs of 3 images" in done.stdout
+    for arguments, pixels in ((command[:1], b""), (command, b"1234"), ([*command, "--what"], b""), (command, b"")):
+        assert subprocess.run(arguments, input=pixels, capture_output=True, timeout=60).returncode == 2
+
+
+def test_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LCRBNN_ENGINE", str(tmp_path / "none.so"))
+    with pytest.raises(InputError, match="make engine"):
+        lib.library()
+    monkeypatch.setenv("LCRBNN_ENGINE", __file__)
+    with pytest.raises(InputError, match="make engine"):
+        lib.library()
