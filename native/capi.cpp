@@ -99,7 +99,8 @@ void name_kernels(lcrbnn_model& m) {
       const Stage& s = m.plan.stages[size_t(stage)];
       if (s.node != int(i) || s.feeder >= 0) name = "fused";
       else if (s.head == Head::bconv) name = std::string(m.data[i].kernel->name) + (s.limits ? "/limits" : "");
-      else name = s.head == Head::conv ? "float" : m.rows->name;
+      else if (s.head == Head::conv) name = m.data[i].fconv.points ? "float/points" : "float";
+      else name = m.rows->name;
     }
     m.kernels.push_back(std::move(name));
   }
