@@ -226,7 +226,7 @@ int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, siz
   if (threads == 1) {
     for (size_t i = 0; i < n; ++i) batch.one(i, 0, 1);
   } else {
-    const size_t most = 1 << 30;
+    const size_t most = kMostTasks;
     for (size_t start = 0; start < whole; start += most) {
       struct Part {
         const Batch* batch;
