@@ -71,12 +71,14 @@ class Deployed:
     threads: tuple[int, ...] = (1, 2)
     batches: tuple[int, ...] = (1, 8)
     torch: tuple[str, int] | None = None  # the network that PyTorch runs, and its side
+    part: bool = False  # time its binary convolutions, by each runtime's own clock
 
 
+_BIREAL = partial(_exported, "bireal18-imagenet", "bireal", 224, 1000)
 DEPLOYED = {
     "resnet18": Deployed(
         {
-            "binary": partial(_exported, "bireal18-imagenet", "bireal", 224, 1000),
+            "binary": _BIREAL,
             "real": partial(_exported, "resnet18-relu-imagenet", None, 224, 1000),
         },
         (
@@ -89,7 +91,10 @@ DEPLOYED = {
         ),
         torch=("resnet18-relu-imagenet", 224),
     ),
-    "convolutions": Deployed({"binary": binary_convolutions}, (("openvino binary", "binary"),), batches=(1,)),
+    "resnet18's convolutions": Deployed(
+        {"binary": _BIREAL}, (("openvino binary", "binary"),), threads=(1,), batches=(1,), part=True
+    ),
+    "convolutions alone": Deployed({"binary": binary_convolutions}, (("openvino binary", "binary"),), batches=(1,)),
     "resnet20": Deployed(
         {
             "binary": partial(_exported, "resnet20-double", "irnet", 32, 10),

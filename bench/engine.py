@@ -5,7 +5,7 @@
 Each runtime in a process of its own, a few calls in turn, medians; one thread and two, batches of 1 and 8. The binary
 network runs in our engine, built by each compiler, and as OpenVINO's BinaryConvolution, with the same weights and the
 answers compared. Its full-precision twin, an ordinary ResNet-18, runs in PyTorch, ONNX Runtime and OpenVINO, the latter
-two also in 8 bits. Then the 16 binary convolutions alone, and a ResNet-20 for CIFAR.
+two also in 8 bits. Then the 16 binary convolutions, within it and alone, and a ResNet-20 for CIFAR.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def measure(
     try:
         for entry in made:
             job: dict[str, Any] = {"runtime": entry.runtime, "model": str(folder / f"{case} {entry.model}.bnn")}
-            job |= {"torch": row.torch, "threads": threads, "batch": batch}
+            job |= {"part": row.part, "torch": row.torch, "threads": threads, "batch": batch}
             job["answers"] = str(folder / f"{entry.name}.npy")
             workers[entry.name] = Worker(
                 "bench.one_runtime", job, folder / f"{entry.name}.log", {**_quiet(threads), **entry.environment}

@@ -52,7 +52,7 @@ def test_runtimes_take_turns_until_there_are_enough_calls() -> None:
 def test_a_process_makes_calls_whenever_it_is_told(tmp_path: Path) -> None:
     model = made((6, 5, 3), Node("conv", "conv", (0,), keys(RNG(0), "conv", 3, 4, window((3, 3)))))
     write_model(tmp_path / "m.bnn", model)
-    job = {"runtime": "onnxruntime", "model": str(tmp_path / "m.bnn"), "threads": 1, "batch": 2}
+    job = {"runtime": "onnxruntime", "model": str(tmp_path / "m.bnn"), "threads": 1, "batch": 2, "part": False}
     worker = Worker("bench.one_runtime", {**job, "answers": str(tmp_path / "a.npy")}, tmp_path / "log", {})
     worker.ready(60)
     first, second = worker.ask(3, 60), worker.ask(2, 60)
