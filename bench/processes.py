@@ -1,4 +1,4 @@
-"""Work in processes of its own: each says when it is ready, waits for its turn, and answers once, in JSON."""
+"""Work in processes of its own: each says when it is ready, waits for its turn or turns, and answers, in JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from lcrbnn.errors import Failed
 
 ROOT = Path(__file__).parents[1]
 SHOWN = 12  # lines of the log of one that failed
@@ -59,6 +61,18 @@ class Worker:
             self.process.stdin.write(json.dumps(told) + "\n")
             self.process.stdin.close()
 
+    def ask(self, told: Any, seconds: float) -> Any:
+        """One turn of several: what it finds. Failed if it does not answer in time; it has ended then."""
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has failed
+            self.process.stdin.write(json.dumps(told) + "\n")
+            self.process.stdin.flush()
+        line = self._line(seconds)
+        if not line:
+            self.end()
+            raise Failed(self._failure())
+        return json.loads(line)
+
     def answer(self, seconds: float) -> dict[str, Any]:
         """What it found, when it has ended; {"error": ...} if it failed or took longer than that."""
         line = self._line(seconds)
@@ -93,19 +107,16 @@ class Worker:
 
 
 def work(prepare: Callable[[dict[str, Any]], Callable[[Any], dict[str, Any]]]) -> None:
-    """The inside: prepare the job of the command line, say so, wait, do it, answer."""
+    """The inside: prepare the job of the command line, say so; then do and answer what it is told, line by line."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
     try:
         do = prepare(json.loads(sys.argv[1]))
         answers.write("ready\n")
         answers.flush()
-        line = sys.stdin.readline()
-        if not line:  # nobody waits for it any more
-            return
-        answer = do(json.loads(line))
+        for line in sys.stdin:
+            answers.write(json.dumps(do(json.loads(line))) + "\n")
+            answers.flush()
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()

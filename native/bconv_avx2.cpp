@@ -211,88 +211,98 @@ LCRBNN_INLINE __m256i table(const uint16_t* offset) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(at)));
 }
 
-// Three lookups of 32 channels, added. The empty asm keeps the sum together, or compilers spread it over `all`.
-template <int kWidth>
-LCRBNN_INLINE __m256i lookup(__m256i a, __m256i b, __m256i c, const uint8_t* w) {
-  const __m256i* at = reinterpret_cast<const __m256i*>(w);
-  __m256i x = _mm256_add_epi8(_mm256_shuffle_epi8(a, _mm256_load_si256(at)),
-                              _mm256_shuffle_epi8(b, _mm256_load_si256(at + kWidth / kLanes)));
-  x = _mm256_add_epi8(x, _mm256_shuffle_epi8(c, _mm256_load_si256(at + 2 * kWidth / kLanes)));
-  asm("" : "+x"(x));
-  return x;
-}
-
 LCRBNN_INLINE void put(uint16_t* to, __m256i v, bool first) {
   __m256i* at = reinterpret_cast<__m256i*>(to);
   _mm256_store_si256(at, first ? v : _mm256_add_epi16(v, _mm256_load_si256(at)));
 }
 
-// The bytes of 32 channels onto the counts of both pixels.
-LCRBNN_INLINE void flush(__m256i all, __m256i high, uint16_t* left, uint16_t* right, bool first) {
-  const __m256i zero = _mm256_setzero_si256();
-  const __m256i shifted = _mm256_and_si256(_mm256_slli_epi16(high, 4), _mm256_set1_epi8(char(0xF0)));
-  const __m256i low = _mm256_sub_epi8(all, shifted);
-  put(left, _mm256_unpacklo_epi8(low, zero), first);
-  put(left + 16, _mm256_unpackhi_epi8(low, zero), first);
-  put(right, _mm256_unpacklo_epi8(high, zero), first);
-  put(right + 16, _mm256_unpackhi_epi8(high, zero), first);
+// What 32 channels of a pair have in a chunk, in bytes: all of both halves, and the upper halves, shifted by words as
+// they were, so that the lower half of an odd byte stands in the even one before it until the end. Written as
+// instructions, for compilers else move sums from register to register.
+struct Sums {
+  __m256i all, high;
+
+  LCRBNN_INLINE void clear() { all = high = _mm256_setzero_si256(); }
+  LCRBNN_INLINE void add(__m256i x) {
+    asm("vpaddb %1, %0, %0" : "+x"(all) : "x"(x));
+    x = _mm256_srli_epi16(x, 4);
+    asm("vpaddb %1, %0, %0" : "+x"(high) : "x"(x));
+  }
+  // Onto the counts of both pixels.
+  LCRBNN_INLINE void flush(uint16_t* left, uint16_t* right, bool first) const {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(lower(high), 4), _mm256_set1_epi16(0x00F0));
+    const __m256i upper = _mm256_sub_epi8(high, odd), low = lower(upper);
+    put(left, _mm256_unpacklo_epi8(low, zero), first);
+    put(left + 16, _mm256_unpackhi_epi8(low, zero), first);
+    put(right, _mm256_unpacklo_epi8(upper, zero), first);
+    put(right + 16, _mm256_unpackhi_epi8(upper, zero), first);
+  }
+  LCRBNN_INLINE __m256i lower(__m256i upper) const {
+    const __m256i shifted = _mm256_and_si256(_mm256_slli_epi16(upper, 4), _mm256_set1_epi8(char(0xF0)));
+    return _mm256_sub_epi8(all, shifted);
+  }
+};
+
+// Lookups of one nibble of a pair in 32 channels, or 64, added to those of the nibbles before. The empty asm keeps the
+// order: no more is in registers at a time than there are registers.
+template <int kWidth, bool kFirst>
+LCRBNN_INLINE void look_up(const uint16_t* offset, __m256i w0, __m256i w1, __m256i& x0, __m256i& x1) {
+  __m256i t = table(offset), found = _mm256_shuffle_epi8(t, w0);
+  x0 = kFirst ? found : _mm256_add_epi8(x0, found);
+  asm("" : "+x"(x0), "+x"(t));
+  if (kWidth > kLanes) {
+    found = _mm256_shuffle_epi8(t, w1);
+    x1 = kFirst ? found : _mm256_add_epi8(x1, found);
+    asm("" : "+x"(x1));
+  }
 }
 
-// One chunk for one pair of pixels: the inner loop. Few registers, weights as memory operands: nothing spills.
-// Two triples a step: the mean of their high halves, still in place, takes one shift for both.
-template <int kWidth>
-LCRBNN_INLINE void tile(const uint16_t* pixel, const int32_t* chunk, const uint8_t* w, uint16_t* left, uint16_t* right,
-                        bool first) {
-  constexpr bool kWide = kWidth > kLanes;
-  const __m256i upper = _mm256_set1_epi8(char(0xF0));
-  __m256i all0 = _mm256_setzero_si256(), high0 = all0, all1 = all0, high1 = all0, h0 = all0, h1 = all0;
+template <int kPairs, int kWidth, bool kFirst>
+LCRBNN_INLINE void nibble(const uint16_t* at, size_t pair_step, const uint8_t* w, __m256i (&x)[4]) {
+  const __m256i* weights = reinterpret_cast<const __m256i*>(w);
+  __m256i w0 = _mm256_load_si256(weights), w1 = kWidth > kLanes ? _mm256_load_si256(weights + 1) : w0;
+  asm("" : "+x"(w0), "+x"(w1));
+  look_up<kWidth, kFirst>(at, w0, w1, x[0], x[1]);
+  at += pair_step;
+  asm("" : "+r"(at) : "x"(x[kWidth > kLanes]));
+  if (kPairs > 1) look_up<kWidth, kFirst>(at, w0, w1, x[2], x[3]);
+}
+
+// One chunk for one pair of pixels, or two: the inner loop. The sums of three nibbles fit in a half.
+template <int kPairs, int kWidth>
+LCRBNN_INLINE void tile(const uint16_t* pixel, size_t pair_step, const int32_t* chunk, const uint8_t* w,
+                        uint16_t* counts, uint16_t* last, bool first) {
+  Sums a, b, c, d;
+  a.clear(), b.clear(), c.clear(), d.clear();
   const int32_t* const end = chunk + 1 + 2 * chunk[0];
   for (++chunk; chunk < end; chunk += 2) {
     const uint16_t *at = pixel + chunk[0], *const stop = at + 3 * chunk[1];
-    for (; at + 3 < stop; at += 6, w += 6 * kWidth) {
-      __m256i a = table(at), b = table(at + 1), c = table(at + 2);
-      __m256i x = lookup<kWidth>(a, b, c, w);
-      all0 = _mm256_add_epi8(all0, x);
-      h0 = _mm256_and_si256(x, upper);
-      if (kWide) {
-        x = lookup<kWidth>(a, b, c, w + kLanes);
-        all1 = _mm256_add_epi8(all1, x);
-        h1 = _mm256_and_si256(x, upper);
-      }
-      a = table(at + 3), b = table(at + 4), c = table(at + 5);
-      x = lookup<kWidth>(a, b, c, w + 3 * kWidth);
-      all0 = _mm256_add_epi8(all0, x);
-      h0 = _mm256_avg_epu8(h0, _mm256_and_si256(x, upper));
-      high0 = _mm256_add_epi8(high0, _mm256_srli_epi16(h0, 3));
-      if (kWide) {
-        x = lookup<kWidth>(a, b, c, w + 3 * kWidth + kLanes);
-        all1 = _mm256_add_epi8(all1, x);
-        h1 = _mm256_avg_epu8(h1, _mm256_and_si256(x, upper));
-        high1 = _mm256_add_epi8(high1, _mm256_srli_epi16(h1, 3));
-      }
-    }
-    if (at < stop) {
-      const __m256i a = table(at), b = table(at + 1), c = table(at + 2);
-      __m256i x = lookup<kWidth>(a, b, c, w);
-      all0 = _mm256_add_epi8(all0, x);
-      high0 = _mm256_add_epi8(high0, _mm256_srli_epi16(_mm256_and_si256(x, upper), 4));
-      if (kWide) {
-        x = lookup<kWidth>(a, b, c, w + kLanes);
-        all1 = _mm256_add_epi8(all1, x);
-        high1 = _mm256_add_epi8(high1, _mm256_srli_epi16(_mm256_and_si256(x, upper), 4));
-      }
-      w += 3 * kWidth;
+    for (; at < stop; at += 3, w += 3 * kWidth) {
+      __m256i x[4];
+      nibble<kPairs, kWidth, true>(at, pair_step, w, x);
+      nibble<kPairs, kWidth, false>(at + 1, pair_step, w + kWidth, x);
+      nibble<kPairs, kWidth, false>(at + 2, pair_step, w + 2 * kWidth, x);
+      a.add(x[0]);
+      if (kWidth > kLanes) b.add(x[1]);
+      if (kPairs > 1) c.add(x[2]);
+      if (kPairs > 1 && kWidth > kLanes) d.add(x[3]);
     }
   }
-  flush(all0, high0, left, right, first);
-  if (kWide) flush(all1, high1, left + kLanes, right + kLanes, first);
+  uint16_t* right = kPairs > 1 ? counts + kPanel : last;
+  a.flush(counts, right, first);
+  if (kWidth > kLanes) b.flush(counts + kLanes, right + kLanes, first);
+  if (kPairs > 1) c.flush(counts + 2 * kPanel, last, first);
+  if (kPairs > 1 && kWidth > kLanes) d.flush(counts + 2 * kPanel + kLanes, last + kLanes, first);
 }
 
 template <int kWidth>
 LCRBNN_AVX2 void row_of_chunk(int out_w, int pair_step, const int32_t* chunk, const uint8_t* w, const uint16_t* pixels,
                               uint16_t* counts, uint16_t* unused, bool first) {
-  for (int x = 0; x < out_w; x += 2, pixels += pair_step, counts += 2 * kPanel)
-    tile<kWidth>(pixels, chunk, w, counts, x + 1 < out_w ? counts + kPanel : unused, first);
+  int x = 0;
+  for (; x + 2 < out_w; x += 4, pixels += 2 * pair_step, counts += 4 * kPanel)
+    tile<2, kWidth>(pixels, size_t(pair_step), chunk, w, counts, x + 3 < out_w ? counts + 3 * kPanel : unused, first);
+  if (x < out_w) tile<1, kWidth>(pixels, 0, chunk, w, counts, x + 1 < out_w ? counts + kPanel : unused, first);
 }
 
 // Chunk by chunk, so that the weights of a chunk stay in the first cache along the row.

@@ -99,7 +99,8 @@ void name_kernels(lcrbnn_model& m) {
       const Stage& s = m.plan.stages[size_t(stage)];
       if (s.node != int(i) || s.feeder >= 0) name = "fused";
       else if (s.head == Head::bconv) name = std::string(m.data[i].kernel->name) + (s.limits ? "/limits" : "");
-      else name = s.head == Head::conv ? "float" : m.rows->name;
+      else if (s.head == Head::conv) name = m.data[i].fconv.points ? "float/points" : "float";
+      else name = m.rows->name;
     }
     m.kernels.push_back(std::move(name));
   }
@@ -229,7 +230,7 @@ int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, siz
   if (threads == 1) {
     for (size_t i = 0; i < n; ++i) batch.one(i, 0, 1);
   } else {
-    const size_t most = 1 << 30;
+    const size_t most = kMostTasks;
     for (size_t start = 0; start < whole; start += most) {
       struct Part {
         const Batch* batch;

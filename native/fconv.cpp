@@ -3,8 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "fconv_points.h"
+
 namespace lcrbnn {
 namespace {
+
 
 int group_in(const FConv& c) { return c.in_c / c.groups; }
 int group_out(const FConv& c) { return c.out_c / c.groups; }
@@ -24,11 +27,11 @@ void copy_row(const FConv& c, const float* from, float* to) {
 
 // Four floats, on any CPU with 128-bit vectors.
 typedef float Four __attribute__((vector_size(16)));
-inline Four load(const float* from) {
-  Four v;
-  std::memcpy(&v, from, sizeof(v));
-  return v;
-}
+typedef Four Pack;
+#define TARGET
+#include "fconv_points_body.h"
+#undef TARGET
+
 
 // Sums of 16 channels at one pixel and, in `rest`, at the pixels after it: see fconv_avx2.cpp.
 template <int kPixels>
@@ -36,10 +39,10 @@ struct Sums {
   Four a, b, c, d;
   Sums<kPixels - 1> rest;
 
-  void set(const float* v) { a = load(v), b = load(v + 4), c = load(v + 8), d = load(v + 12), rest.set(v); }
+  void set(const float* v) { a = get(v), b = get(v + 4), c = get(v + 8), d = get(v + 12), rest.set(v); }
   void multiply(const float* from, size_t step, const float* w) {
     const Four v = {*from, *from, *from, *from};
-    a += v * load(w), b += v * load(w + 4), c += v * load(w + 8), d += v * load(w + 12);
+    a += v * get(w), b += v * get(w + 4), c += v * get(w + 8), d += v * get(w + 12);
     rest.multiply(from + step, step, w);
   }
   void store(float* to, size_t step) const {
@@ -63,7 +66,7 @@ void portable(const FTile& t) {
   for (int r = 0; r < t.rows; ++r)
     for (int a = 0; a < t.across; ++a) {
       const float* from = t.pixels + r * t.row_step + a * t.run_step;
-      for (int k = 0; k < t.length; ++k, ++from, w += kFConvPanel) sums.multiply(from, t.step, w);
+      for (int k = 0; k < t.length; ++k, from += t.hop, w += kFConvPanel) sums.multiply(from, t.step, w);
     }
   sums.store(t.out, t.out_step);
 }
@@ -83,7 +86,7 @@ bool everywhere() { return true; }
 
 }  // namespace
 
-const FPath fconv_scalar = {"scalar", everywhere, 6, 1, tile};
+const FPath fconv_scalar = {"scalar", everywhere, 6, 1, tile, spread, gather};
 const FPath* const fconv_paths[] = {
 #if defined(__x86_64__)
     &fconv_avx512, &fconv_avx2,
@@ -103,10 +106,12 @@ const FPath& choose_fconv() {
 }
 
 size_t fconv_weight_floats(const FConv& c) {
+  if (c.points) return points_weight_floats(c);
   return size_t(c.groups) * panels(c) * c.kh * c.kw * group_in(c) * kFConvPanel;
 }
 
 void fconv_pack(const FConv& c, const float* weights, float* packed) {
+  if (c.points) return points_pack(c, weights, packed);
   const size_t taps = size_t(c.kh) * c.kw * group_in(c);
   for (int g = 0; g < c.groups; ++g)
     for (int panel = 0; panel < panels(c); ++panel)
@@ -117,10 +122,14 @@ void fconv_pack(const FConv& c, const float* weights, float* packed) {
         }
 }
 
-size_t fconv_scratch_floats(const FConv& c) { return needs_copy(c) ? size_t(c.kh) * padded_cols(c) * c.in_c : 0; }
+size_t fconv_scratch_floats(const FConv& c) {
+  if (c.points) return points_scratch_floats(c);
+  return needs_copy(c) ? size_t(c.kh) * padded_cols(c) * c.in_c : 0;
+}
 
 void fconv_rows(const FPath& path, const FConv& c, const float* packed, const float* bias, const float* in, float* out,
-                float* scratch, int row_begin, int row_end) {
+                float* scratch, int row_begin, int row_end, bool goes_on) {
+  if (c.points) return points_rows(path, c, packed, bias, in, out, scratch, row_begin, row_end, goes_on);
   const bool copy = needs_copy(c), together = c.groups == 1 && (c.dil_w == 1 || c.kw == 1);
   const size_t map_row = size_t(c.in_w) * c.in_c, scratch_row = size_t(padded_cols(c)) * c.in_c;
   const size_t panel_floats = size_t(c.kh) * c.kw * group_in(c) * kFConvPanel;
@@ -143,6 +152,7 @@ void fconv_rows(const FPath& path, const FConv& c, const float* packed, const fl
     tile.length = together ? c.kw * c.in_c : group_in(c);
     tile.row_step = copy ? scratch_row : c.dil_h * map_row;
     tile.run_step = size_t(c.dil_w) * c.in_c;
+    tile.hop = 1;
     for (int g = 0; g < c.groups; ++g)
       for (int panel = 0, some; panel < panels(c); panel += some) {
         some = panels(c) - panel < path.panels ? panels(c) - panel : path.panels;

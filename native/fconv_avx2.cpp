@@ -1,5 +1,5 @@
 // AVX2 and FMA: up to 6 pixels by 16 channels in registers.
-#include "fconv.h"
+#include "fconv_points.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -9,6 +9,11 @@
 
 namespace lcrbnn {
 namespace {
+
+typedef __m256 Pack;
+#define TARGET LCRBNN_AVX2
+#include "fconv_points_body.h"
+#undef TARGET
 
 // Sums of 16 channels at one pixel and, in `rest`, at the pixels after it. Arrays instead would not stay in registers
 // with every compiler.
@@ -50,9 +55,9 @@ struct Turns {
   Turns<kPixels, kTurns - 1> rest;
 
   LCRBNN_INLINE void clear() { sums.set(_mm256_setzero_ps(), _mm256_setzero_ps()), rest.clear(); }
-  LCRBNN_INLINE void multiply(const float* from, size_t step, const float* w) {
+  LCRBNN_INLINE void multiply(const float* from, size_t hop, size_t step, const float* w) {
     sums.multiply(from, step, _mm256_loadu_ps(w), _mm256_loadu_ps(w + 8));
-    rest.multiply(from + 1, step, w + kFConvPanel);
+    rest.multiply(from + hop, hop, step, w + kFConvPanel);
   }
   LCRBNN_INLINE void gather() { rest.gather(), rest.give(sums); }
   LCRBNN_INLINE void give(Sums<kPixels>& to) const { to.add(sums); }
@@ -60,7 +65,7 @@ struct Turns {
 template <int kPixels>
 struct Turns<kPixels, 0> {
   LCRBNN_INLINE void clear() {}
-  LCRBNN_INLINE void multiply(const float*, size_t, const float*) {}
+  LCRBNN_INLINE void multiply(const float*, size_t, size_t, const float*) {}
   LCRBNN_INLINE void gather() {}
   LCRBNN_INLINE void give(Sums<kPixels>&) const {}
 };
@@ -71,13 +76,14 @@ LCRBNN_AVX2 void tile(const FTile& t) {
   turns.clear();
   turns.sums.set(_mm256_loadu_ps(t.bias), _mm256_loadu_ps(t.bias + 8));
   const float* w = t.weights;
-  const size_t step = t.step;
+  const size_t step = t.step, hop = t.hop;
   for (int r = 0; r < t.rows; ++r)
     for (int a = 0; a < t.across; ++a) {
       const float* from = t.pixels + r * t.row_step + a * t.run_step;
       int k = t.length;
-      for (; k >= kTurns; k -= kTurns, from += kTurns, w += kTurns * kFConvPanel) turns.multiply(from, step, w);
-      for (; k > 0; --k, ++from, w += kFConvPanel)
+      for (; k >= kTurns; k -= kTurns, from += kTurns * hop, w += kTurns * kFConvPanel)
+        turns.multiply(from, hop, step, w);
+      for (; k > 0; --k, from += hop, w += kFConvPanel)
         turns.sums.multiply(from, step, _mm256_loadu_ps(w), _mm256_loadu_ps(w + 8));
     }
   turns.gather();
@@ -99,7 +105,7 @@ void any_tile(const FTile& t, int pixels, int) {
 
 }  // namespace
 
-const FPath fconv_avx2 = {"avx2", supported, 6, 1, any_tile};
+const FPath fconv_avx2 = {"avx2", supported, 6, 1, any_tile, spread, gather};
 
 }  // namespace lcrbnn
 #endif

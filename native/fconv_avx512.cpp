@@ -1,5 +1,5 @@
 // AVX-512: up to 14 pixels by 32 channels in registers.
-#include "fconv.h"
+#include "fconv_points.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -9,6 +9,11 @@
 
 namespace lcrbnn {
 namespace {
+
+typedef __m512 Pack;
+#define TARGET LCRBNN_AVX512
+#include "fconv_points_body.h"
+#undef TARGET
 
 // One or two panels of 16 channels.
 template <int kPanels>
@@ -68,18 +73,18 @@ LCRBNN_AVX512 void tile(const FTile& t) {
   first.load(t.bias, kFConvPanel);
   sums.set(first);
   const float* weight = t.weights;
-  const size_t step = t.step, panel_step = t.panel_step;
+  const size_t step = t.step, hop = t.hop, panel_step = t.panel_step;
   for (int r = 0; r < t.rows; ++r)
     for (int a = 0; a < t.across; ++a) {
       const float* from = t.pixels + r * t.row_step + a * t.run_step;
       int k = t.length;
-      for (; kTwo && k >= 2; k -= 2, from += 2, weight += 2 * kFConvPanel) {
+      for (; kTwo && k >= 2; k -= 2, from += 2 * hop, weight += 2 * kFConvPanel) {
         w.load(weight, panel_step);
         sums.multiply(from, step, w);
         w.load(weight + kFConvPanel, panel_step);
-        odd.multiply(from + 1, step, w);
+        odd.multiply(from + hop, step, w);
       }
-      for (; k > 0; --k, ++from, weight += kFConvPanel) {
+      for (; k > 0; --k, from += hop, weight += kFConvPanel) {
         w.load(weight, panel_step);
         sums.multiply(from, step, w);
       }
@@ -116,7 +121,7 @@ void any_tile(const FTile& t, int pixels, int panels) {
 
 }  // namespace
 
-const FPath fconv_avx512 = {"avx512", supported, 14, 2, any_tile};
+const FPath fconv_avx512 = {"avx512", supported, 14, 2, any_tile, spread, gather};
 
 }  // namespace lcrbnn
 #endif

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "fconv_points.h"
+
 namespace lcrbnn {
 namespace {
 
@@ -87,6 +89,7 @@ bool Loader::float_weight(const Node& node, NodeData& data, int index) {
       for (size_t i = 0; i < taps; ++i) numbers[o * taps + i] = from[o * row + i / 8] >> (i % 8) & 1 ? 1.0f : -1.0f;
   }
   data.fconv = float_shape(node, in);
+  data.fconv.points = points_pay(data.fconv);
   data.path = &choose_fconv();
   void* packed = memory.take(uint64_t(fconv_weight_floats(data.fconv)) * 4);
   if (!packed) return error.memory("node %d needs too much memory", index);

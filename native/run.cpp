@@ -30,7 +30,7 @@ struct Job {
   void sums(int y, int first, int n, const uint16_t* counts) const;
   void head_row(int y, int worker) const;
   float* ring(int worker) const;
-  void feed(int y, int worker) const;
+  void feed(int y, int worker, bool goes_on) const;
   void steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
              const uint16_t* counts) const;
   void bits(const Step&, int y, int first, int n, const float* now, size_t stride, const uint16_t* counts) const;
@@ -247,15 +247,15 @@ float* Job::ring(int worker) const {
   return reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch) + (own + 15) / 16 * 16;
 }
 
-// Row y of what the stage pools.
-void Job::feed(int y, int worker) const {
+// Row y of what the stage pools; it goes on where the row before it was the worker's last one.
+void Job::feed(int y, int worker, bool goes_on) const {
   Job made = *this;
   made.stage = &plan.stages[size_t(stage->feeder)];
   const NodeData& d = data[size_t(made.stage->node)];
   const size_t all = size_t(stage->in.c), slot = size_t(y % graph.nodes[size_t(stage->node)].window.kh);
   float* row = ring(worker) + slot * size_t(stage->in.w) * all;
   fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(made.stage->from), row,
-             reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, y + 1);
+             reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, y + 1, goes_on);
   made.steps(y, 0, stage->in.c, row, all, row, all, nullptr);
 }
 
@@ -278,18 +278,18 @@ void Job::block(int begin, int end, int worker) const {
     for (int y = begin; y < end; y += some) {
       const int last = std::min(end, y + some);
       fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(s.from), to + size_t(y) * line,
-                 reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, last);
+                 reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, last, y > begin);
       for (int r = y; r < last; ++r) steps(r, 0, s.out.c, to + size_t(r) * line, all, tile, all, nullptr);
     }
   } else {
     const bool load = s.head == Head::load || s.head == Head::image_mean;
     const float* map = load ? floats(s.from) : reinterpret_cast<const float*>(at(s.to));
-    int fed = 0;  // rows that its feeder has made, from the first one on that it needs
+    int fed = -2;  // the last row that its feeder has made
     for (int y = begin; y < end; ++y) {
       if (s.feeder >= 0) {
         const Window& w = graph.nodes[size_t(s.node)].window;
         const Range rows = seen(y, s.in.h, w.kh, w.sy, w.top);
-        for (fed = std::max(fed, rows.begin); fed < rows.end; ++fed) feed(fed, worker);
+        for (int r = std::max(fed + 1, rows.begin); r < rows.end; fed = r++) feed(r, worker, r == fed + 1);
       }
       if (!load) head_row(y, worker);
       steps(y, 0, s.out.c, map + size_t(y) * line, all, tile, all, nullptr);

@@ -33,35 +33,57 @@ inline void rest() {
 #endif
 }
 
+// What is to be done, as one number: which job it is, how many helpers it may have, its tasks and the next one to take.
+// Who takes a task swaps the whole number, so that a helper that comes late takes nothing of a job that has ended.
+struct Ticket {
+  uint64_t bits;
+  int next() const { return int(bits & 0xFFFF); }
+  int tasks() const { return int(bits >> 16 & 0xFFFF); }
+  int helpers() const { return int(bits >> 32 & 0x3FF); }
+  uint64_t job() const { return bits >> 42; }
+  bool left() const { return next() < tasks(); }
+  Ticket new_job(int helpers, int tasks) const {
+    return {(job() + 1) << 42 | uint64_t(helpers) << 32 | uint64_t(tasks) << 16};
+  }
+};
+static_assert(kMostTasks <= 0xFFFF && kMostThreads <= 0x3FF, "they fit in their parts of a ticket");
+
 struct Pool {
   std::mutex busy;  // held by the call that uses the workers
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> order{0};  // number of the job * 1024 + helpers wanted
-  std::atomic<int> asleep{0}, next{0}, pending{0};
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<int> asleep{0}, pending{0};  // pending: tasks that are not done
   Task run = nullptr;
   void* context = nullptr;
-  int tasks = 0, helpers = 0;  // helpers: how many there are
+  int helpers = 0;  // how many there are
   const pid_t owner = getpid();
 
+  Ticket now() const { return {ticket.load(std::memory_order_acquire)}; }
+
+  // Takes tasks while there are any: nobody waits for a helper that has none.
   void work(int worker) {
-    for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) run(context, i, worker);
+    for (Ticket t = now(); t.left() && worker <= t.helpers();) {
+      if (!ticket.compare_exchange_weak(t.bits, t.bits + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        continue;
+      run(context, t.next(), worker);
+      pending.fetch_sub(1, std::memory_order_release);
+      t = now();
+    }
   }
 
   void helper(int worker, uint64_t seen) {
     for (;;) {
       int spins = 0;
-      while (order.load(std::memory_order_acquire) == seen && spins < kSpins) rest(), ++spins;
-      if (order.load(std::memory_order_acquire) == seen) {
+      while (now().job() == seen && spins < kSpins) rest(), ++spins;
+      if (now().job() == seen) {
         std::unique_lock<std::mutex> lock(mutex);
         ++asleep;
-        wake.wait(lock, [&] { return order.load() != seen; });
+        wake.wait(lock, [&] { return now().job() != seen; });
         --asleep;
       }
-      seen = order.load(std::memory_order_acquire);
-      if (worker > int(seen % 1024)) continue;
+      seen = now().job();
       work(worker);
-      pending.fetch_sub(1, std::memory_order_release);
     }
   }
 
@@ -69,12 +91,12 @@ struct Pool {
     while (helpers < wanted) {
 #if defined(__cpp_exceptions)
       try {
-        std::thread(&Pool::helper, this, helpers + 1, order.load()).detach();
+        std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();
       } catch (const std::system_error&) {
         return;  // fewer then
       }
 #else
-      std::thread(&Pool::helper, this, helpers + 1, order.load()).detach();
+      std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();
 #endif
       ++helpers;
     }
@@ -108,13 +130,10 @@ void parallel(int threads, int tasks, Task run, void* context) {
   const int helpers = most - 1 < p->helpers ? most - 1 : p->helpers;
   p->run = run;
   p->context = context;
-  p->tasks = tasks;
-  p->next.store(0, std::memory_order_relaxed);
-  p->pending.store(helpers, std::memory_order_relaxed);
-  const uint64_t order = (p->order.load(std::memory_order_relaxed) / 1024 + 1) * 1024 + uint64_t(helpers);
+  p->pending.store(tasks, std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(p->mutex);
-    p->order.store(order, std::memory_order_seq_cst);
+    p->ticket.store(p->now().new_job(helpers, tasks).bits, std::memory_order_seq_cst);
   }
   if (p->asleep.load()) p->wake.notify_all();
   p->work(0);

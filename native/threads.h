@@ -20,10 +20,10 @@ namespace lcrbnn {
 
 using Task = void (*)(void* context, int task, int worker);
 
-const int kMostThreads = 256;
+const int kMostThreads = 256, kMostTasks = 60000;
 
-// Runs task 0 .. tasks - 1 on up to `threads` threads, the caller among them (worker 0). If the workers are busy with
-// another call, the caller does it all: who computes never changes what is computed.
+// Runs task 0 .. tasks - 1, at most kMostTasks, on up to `threads` threads, the caller among them (worker 0). If the
+// workers are busy with another call, the caller does it all: who computes never changes what is computed.
 void parallel(int threads, int tasks, Task, void* context);
 
 }  // namespace lcrbnn

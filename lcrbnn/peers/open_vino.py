@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,27 +12,50 @@ from lcrbnn.peers import Call
 from lcrbnn.peers.onnx_runtime import first_channels, quantized
 
 
-def make(model: Model, threads: int, batch: int, kind: str) -> Call:
+class Compiled:
     """A compiled model for batches of one size, with so many threads."""
-    import openvino as ov
 
-    core, kept = ov.Core(), list[Any]()
-    if kind == "binary":
-        from lcrbnn.peers.openvino_binary import build
+    def __init__(self, model: Model, threads: int, batch: int, kind: str, *, counts: bool = False) -> None:
+        """Build the graph, or read it from ONNX, and compile it; with `counts` it times its nodes."""
+        import openvino as ov
 
-        graph = build(model, ov, kept, batch)
-    else:
-        from lcrbnn.export.onnx import to_onnx
+        core = ov.Core()
+        self._kept: list[Any] = []  # the bits of the weights must live as long as the graph
+        if kind == "binary":
+            from lcrbnn.peers.openvino_binary import build
 
-        graph = core.read_model(to_onnx(model) if kind == "float32" else quantized(model))
-        h, w, c = model.shape
-        graph.reshape([batch, c, h, w])
-    settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
-    settings["INFERENCE_PRECISION_HINT"] = "f32"  # or it takes bfloat16 where the CPU has it, with other answers
-    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+            graph = build(model, ov, self._kept, batch)
+        else:
+            from lcrbnn.export.onnx import to_onnx
 
-    def call(images: np.ndarray) -> np.ndarray:
-        assert kept is not None  # the bits of the weights must live as long as the graph
-        return request.infer([first_channels(images)])[0]
+            graph = core.read_model(to_onnx(model) if kind == "float32" else quantized(model))
+            h, w, c = model.shape
+            graph.reshape([batch, c, h, w])
+        settings: dict[str, Any] = {"PERF_COUNT": counts, "INFERENCE_NUM_THREADS": threads}
+        settings |= {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+        settings["INFERENCE_PRECISION_HINT"] = "f32"  # or it takes bfloat16 where the CPU has it, with other answers
+        self._compiled = core.compile_model(graph, "CPU", settings)
+        self._request = self._compiled.create_infer_request()
 
-    return call
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """The logits of a batch."""
+        return self._request.infer([first_channels(images)])[0]
+
+    def milliseconds(self) -> dict[str, float]:
+        """What the nodes of each type took in the last call, by its own count."""
+        found: dict[str, float] = {}
+        for node in self._request.profiling_info:
+            took = 1000 * node.real_time.total_seconds()
+            found[node.node_type] = found.get(node.node_type, 0.0) + took
+        return found
+
+    def primitives(self) -> dict[str, int]:
+        """How many of its nodes run as what, by OpenVINO's own names."""
+        infos = (node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops())
+        names = (" ".join(str(info[key].value) for key in ("layerType", "primitiveType")) for info in infos)
+        return dict(sorted(Counter(names).items()))
+
+
+def make(model: Model, threads: int, batch: int, kind: str) -> Call:
+    """Get ready to run batches of this size."""
+    return Compiled(model, threads, batch, kind)
