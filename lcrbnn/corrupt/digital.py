@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -149,7 +148,8 @@ def _affine(x: Tensor, points: Tensor) -> Tensor:
     a, b, c, d = ahead[:, 0, 0], ahead[:, 0, 1], ahead[:, 1, 0], ahead[:, 1, 1]
     size = a * d - b * c
     back = torch.stack([d / size, -b / size, -c / size, a / size], 1)  # the map from the result to the image
-    origin = [-(back[:, 0] * start[:, 0] + back[:, 1] * start[:, 1]), -(back[:, 2] * start[:, 0] + back[:, 3] * start[:, 1])]
+    x0 = -(back[:, 0] * start[:, 0] + back[:, 1] * start[:, 1])
+    y0 = -(back[:, 2] * start[:, 0] + back[:, 3] * start[:, 1])
     line = torch.arange(side, device=x.device)
 
     def places(along: Tensor, across: Tensor, first: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def _affine(x: Tensor, points: Tensor) -> Tensor:
         rows = torch.round((across[:, None] * line + first[:, None]) * 1024).long() + 16
         return (rows[:, :, None] + columns[:, None]) >> 5
 
-    column, row = places(back[:, 0], back[:, 1], origin[0]), places(back[:, 2], back[:, 3], origin[1])
+    column, row = places(back[:, 0], back[:, 1], x0), places(back[:, 2], back[:, 3], y0)
 
     def inside(place: Tensor) -> Tensor:
         turn = place.remainder(2 * side - 2)

@@ -1,8 +1,9 @@
 """Pixels as numbers and back, shifted images, and filters whose sums have a fixed order on every device.
 
-A corruption ends by cutting the fraction off, so a last bit can be a whole level. Hence: one multiplication, addition or
-division a kernel (nothing is fused), weights made on the CPU, float64 where the published code has it. Matrix products,
-whose sums have an order of the library's own, are for whole numbers, for random fields, or rounded to float32 at once.
+A corruption ends by cutting the fraction off, so a last bit can be a whole level. Hence: one multiplication, addition
+or division a kernel (nothing is fused), weights made on the CPU, float64 where the published code has it. Matrix
+products, whose sums have an order of the library's own, are for whole numbers, for random fields, or rounded to float32
+at once.
 """
 
 from __future__ import annotations

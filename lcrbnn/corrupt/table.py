@@ -79,8 +79,10 @@ def check_size(channels: int, side: int, what: str) -> None:
         )
 
 
-def corrupt(images: Tensor, name: str, severity: int, rows: Tensor, photos: Photos | None = None) -> Tensor:
-    """uint8 (n, 3, h, w) -> the same, corrupted; what is drawn depends on `rows`, the images' places in their split.
+def corrupt(
+    images: Tensor, name: str, severity: int, rows: Tensor, photos: Photos | None = None, *, split: str = "test"
+) -> Tensor:
+    """uint8 (n, 3, h, w) -> the same, corrupted; what is drawn depends on the split and on `rows`, the places in it.
 
     Frost needs its photos, on the device of the images.
     """
@@ -95,6 +97,6 @@ def corrupt(images: Tensor, name: str, severity: int, rows: Tensor, photos: Phot
     count = max(PIXELS.get(images.device.type, PIXELS["cuda"]) // images.shape[-1] ** 2, FEWEST)
     for start in range(0, len(images), count):
         part = images[start : start + count]
-        source = Source(f"{SEED}/{name}/{severity}", rows[start : start + count].to(images.device), photos)
+        source = Source(f"{SEED}/{split}/{name}/{severity}", rows[start : start + count].to(images.device), photos)
         made.append(row.apply(part, constant, *row.draw(source, part, constant)))
     return torch.cat(made) if made else images.clone()
