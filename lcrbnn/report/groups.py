@@ -59,11 +59,9 @@ def read_groups(given: Sequence[str]) -> list[Group]:
     """
     groups: dict[str, Group] = {}
     for word in given:
-        name, sign, place = word.rpartition("=")
-        if sign and not name:
-            raise InputError(f"a group is written NAME=FOLDER; got {word!r}")
-        for path in find_runs(Path(place)):
-            label = name if sign else home(path.absolute()).name
+        name, place = _split(word)
+        for path in find_runs(place):
+            label = name or home(path.absolute()).name
             _add(groups.setdefault(label, Group(label, {})), _read(path))
     if len(groups) > GROUPS:
         raise InputError(f"a report compares at most {GROUPS} groups; got {len(groups)}: {', '.join(groups)}")
@@ -71,6 +69,17 @@ def read_groups(given: Sequence[str]) -> list[Group]:
         shown = ", ".join(f"{group.name} {group.spec.data}" for group in groups.values())
         raise InputError(f"groups of one report learned the same data; got {shown}")
     return list(groups.values())
+
+
+def _split(word: str) -> tuple[str, Path]:
+    """The name, if one is said, and the place; a place may have = in its own name."""
+    cuts = [i for i, letter in enumerate(word) if letter == "="]
+    if not cuts or Path(word).exists():
+        return "", Path(word)
+    cut = next((i for i in cuts if Path(word[i + 1 :]).exists()), cuts[-1])
+    if cut == 0:
+        raise InputError(f"a group is written NAME=FOLDER; got {word!r}")
+    return word[:cut], Path(word[cut + 1 :])
 
 
 def _read(path: Path) -> Run:

@@ -7,6 +7,7 @@ settings are taken that cover most runs, so that only like is compared with like
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ class Layers(NamedTuple):
 
 def _robustness(settings: dict[str, Any], figures: dict[str, Any]) -> Robustness:
     errors = {
-        head: {name: [float(v) for v in values] for name, values in found.items()}
+        head: {name: [_finite(v) for v in values] for name, values in found.items()}
         for head, found in figures["errors"].items()
     }
     if any(len(values) != 5 for found in errors.values() for values in found.values()):
@@ -80,7 +81,7 @@ def _robustness(settings: dict[str, Any], figures: dict[str, Any]) -> Robustness
     return Robustness(
         int(settings["images"]),
         str(settings.get("corrupted_images", "")),
-        {head: float(v) for head, v in figures["clean"].items()},
+        {head: _finite(v) for head, v in figures["clean"].items()},
         errors,
         {head: _known(found) for head, found in figures["means"].items()},
     )
@@ -89,9 +90,9 @@ def _robustness(settings: dict[str, Any], figures: dict[str, Any]) -> Robustness
 def _attacks(settings: dict[str, Any], figures: dict[str, Any]) -> Attacks:
     return Attacks(
         int(settings["images"]),
-        float(next(iter(figures.values()))["clean"]),
+        _finite(next(iter(figures.values()))["clean"]),
         {eps: _known(one["accuracy"]) for eps, one in figures.items()},
-        {eps: float(one["worst"]) for eps, one in figures.items()},
+        {eps: _finite(one["worst"]) for eps, one in figures.items()},
         {eps: bool(one.get("masked")) for eps, one in figures.items()},
     )
 
@@ -100,23 +101,23 @@ def _analysis(settings: dict[str, Any], figures: dict[str, Any]) -> Analysis:
     low, high = figures["eq5_log10"]
     radii = figures["sensitivity"]["radii"]
     return Analysis(
-        {name: (float(one["low"]), float(one["high"])) for name, one in figures["norms"].items()},
-        float(figures["surrogate_log10"]),
-        (float(low), float(high)),
-        {radius: float(one["mean"]) for radius, one in radii.items()},
+        {name: (_finite(one["low"]), _finite(one["high"])) for name, one in figures["norms"].items()},
+        _finite(figures["surrogate_log10"]),
+        (_finite(low), _finite(high)),
+        {radius: _finite(one["mean"]) for radius, one in radii.items()},
         _known(figures["sensitivity"].get("over_pairs", {})),
         {
-            noise: {name: 100 * float(v) for name, v in rates.items()}
+            noise: {name: 100 * _finite(v) for name, v in rates.items()}
             for noise, rates in figures.get("flips", {}).items()
         },
-        {name: float(one["eq8-unit"]) for name, one in (figures.get("ratios") or {}).items()},
+        {name: _finite(one["eq8-unit"]) for name, one in (figures.get("ratios") or {}).items()},
         _likeness(figures.get("likeness", {})),
     )
 
 
 def _likeness(maps: dict[str, Any]) -> Likeness:
     return {
-        name: {kind: float(one[kind]["correlation"]) for kind in ("real", "binary") if kind in one}
+        name: {kind: _finite(one[kind]["correlation"]) for kind in ("real", "binary") if kind in one}
         for name, one in maps.items()
     }
 
@@ -127,18 +128,24 @@ def _layers(seen: dict[str, Any]) -> Layers:
 
 def _weights(one: dict[str, Any]) -> Weights:
     if "histogram" not in one:
-        return Weights(float(one["std"]))
+        return Weights(_finite(one["std"]))
     low, high, counts = (one["histogram"][name] for name in ("low", "high", "counts"))
-    total = max(sum(counts), 1) * (high - low) / len(counts)
-    return Weights(float(one["std"]), float(low), float(high), tuple(n / total for n in counts))
+    total = max(sum(counts), 1) * (_finite(high) - low) / len(counts)
+    return Weights(_finite(one["std"]), _finite(low), _finite(high), tuple(n / total for n in counts))
 
 
 def _side_by_side(settings: dict[str, Any], figures: dict[str, Any]) -> list[tuple[Spec, Layers]]:
     return [(Spec.of(settings[name]), _layers(seen)) for name, seen in figures.items()]
 
 
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no number to show")
+    return float(value)
+
+
 def _known(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(v) for name, v in values.items() if v is not None}
+    return {name: _finite(v) for name, v in values.items() if v is not None}
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ LIGHT = {
     "warm": "#d55e00",
     "g0": "#0072b2",
     "g1": "#d55e00",
-    "g2": "#00805e",
-    "g3": "#a6488a",
+    "g2": "#006b3c",
+    "g3": "#8a2b7a",
     "g4": "#6b5d00",
-    "g5": "#3d4450",
+    "g5": "#222222",
 }
 DARK = {
     "paper": "#14171b",
@@ -31,10 +31,10 @@ DARK = {
     "warm": "#e0702a",
     "g0": "#56b4e9",
     "g1": "#f08a4b",
-    "g2": "#1fc79a",
-    "g3": "#e39ac8",
-    "g4": "#f0e442",
-    "g5": "#c3c9d1",
+    "g2": "#009e73",
+    "g3": "#cc79a7",
+    "g4": "#ffd92f",
+    "g5": "#e8eaed",
 }
 GROUPS = sum(name.startswith("g") for name in LIGHT)  # as many as there are colours for
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2", "1 4")

@@ -19,7 +19,7 @@ def test_accuracy(run: Run) -> float | None:
     """Percent of the test images, by the last reading that the record notes."""
     readings = [] if run.record is None else run.record.get("readings", [])
     tops = [one.get("top1") for one in readings if isinstance(one, dict) and one.get("split") == "test"]
-    return next((float(top) for top in reversed(tops) if isinstance(top, int | float)), None)
+    return next((float(top) for top in reversed(tops) if isinstance(top, int | float) and math.isfinite(top)), None)
 
 
 def valid_accuracy(run: Run) -> float | None:

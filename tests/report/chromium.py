@@ -28,7 +28,7 @@ class Chromium:
         flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
         command = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{theirs_in} 4>&{theirs_out}'
         self.process = subprocess.Popen(
-            ["sh", "-c", command, PROGRAM, self.profile],
+            ["bash", "-c", command, PROGRAM, self.profile],
             pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -38,12 +38,18 @@ class Chromium:
         self.pipes = (ours_in, ours_out)
         self.read, self.count, self.session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
-        tabs = self.ask("Target.getTargets")["targetInfos"]
-        target = next(tab["targetId"] for tab in tabs if tab["type"] == "page")
+        try:
+            self._attach()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _attach(self) -> None:
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
