@@ -93,8 +93,10 @@ def _sensitivity(groups: Sequence[Group]) -> Dots | None:
 
     rows = tuple(names_in(groups, pick))
     about = "How far logits move for a random step of an image, over the same for two different images; 95 % intervals."
-    axis = Axis("|Δf| / |Δx|, over that of image pairs", (0.0,))
-    return Dots("Sensitivity", about, axis, rows, "step", tuple(by_name(groups, rows, pick))) if rows else None
+    axis = Axis("|Δf| / |Δx|, over that of image pairs")
+    return (
+        Dots("Sensitivity", about, axis, rows, "step", tuple(by_name(groups, rows, pick)), log=True) if rows else None
+    )
 
 
 def _layered(

@@ -59,8 +59,8 @@ def corruptions(groups: Sequence[Group]) -> list[Part]:
         return [Hint("No errors under corruption were read. This reads them:", "lcrbnn robustness RUN")]
     names = names_in(groups, _as_trained)
     parts: list[Part] = [
-        f"Errors on {some.images:,} test images under {len(names)} corruptions at five severities. Images: "
-        f"{some.made}. The mean of 15 leaves out the four extra ones. " + STARRED
+        f"Errors on {some.images:,} test images under {len(names)} corruptions at five severities. Corrupted "
+        f"images: {some.made}. The mean of 15 leaves out the four extra ones. " + STARRED
     ]
     parts += _maps(groups, names)
     rows = tuple(names_in(groups, _averages))

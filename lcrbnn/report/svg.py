@@ -49,6 +49,11 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
     return f'<text x="{x:.1f}" y="{y:.1f}"{where}{_class(kind)}>{escaped(text)}</text>'
 
 
+def _under(x: float, y: float, text: str) -> str:
+    """A number below an axis, moved to the left where it would leave the chart."""
+    return _text(min(x, WIDTH - LETTER * len(text) / 2), y, text, "soft small", "middle")
+
+
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
@@ -106,7 +111,7 @@ def _field(x: Scale, y: Scale, labels: tuple[str, str]) -> Iterator[str]:
         yield _text(left - 5, y(place) + 4, text, "soft small", "end")
     for place, text in zip(x.ticks, shown(x.ticks), strict=True):
         yield _rule(x(place), bottom, x(place), bottom + 4, "axis")
-        yield _text(x(place), bottom + 17, text, "soft small", "middle")
+        yield _under(x(place), bottom + 17, text)
     yield _rule(left, bottom, right, bottom, "axis")
     yield _text((left + right) / 2, bottom + 34, labels[0], "small", "middle")
     yield _text(4, top - 9, labels[1], "small")
@@ -169,7 +174,7 @@ def _dots(chart: Dots) -> Drawn:
     parts.append(_text(left, top - 6, chart.row_label, "soft small", "end"))
     for place, text in zip(x.ticks, shown(x.ticks), strict=True):
         parts.append(_rule(x(place), top, x(place), bottom, "rule"))
-        parts.append(_text(x(place), bottom + 14, text, "soft small", "middle"))
+        parts.append(_under(x(place), bottom + 14, text))
     if chart.mark is not None:
         parts.append(_rule(x(chart.mark), top, x(chart.mark), bottom, "mark"))
     for i, name in enumerate(chart.rows):

@@ -37,6 +37,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def shown(values: Sequence[float]) -> list[str]:
     """The numbers of an axis, all with the same digits, and a minus sign that is one."""
+    if len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 1000:  # powers of ten: no zeros behind the point
+        return [f"{v:g}" if 1e-4 <= v < 1e5 else _power(v) for v in values]
     large = max((abs(v) for v in values), default=0)
     if large >= 1e5 or 0 < large < 1e-3:
         return [_power(v) for v in values]

@@ -53,7 +53,10 @@ def _attack(shift: float) -> dict[str, Any]:
 def _analyze(shift: float) -> dict[str, Any]:
     both = {"real": {"correlation": 0.3}, "binary": {"correlation": 0.2}}
     return {
-        "norms": {name: {"low": 2.0 + i + shift, "high": 3.0 + i + shift} for i, name in enumerate(LAYERS)},
+        "norms": {
+            name: {"low": (2.5 + shift) / 10 * 15**i, "high": (3.5 + shift) / 10 * 15**i}
+            for i, name in enumerate(LAYERS)
+        },
         "surrogate_log10": 20.0 + shift,
         "eq5_log10": [15.0 + shift, 16.0],
         "sensitivity": {"radii": {"0.1": {"mean": 9.0}, "1": {"mean": 5.0}}, "over_pairs": {"0.1": 1.5, "1": 0.8}},

@@ -76,6 +76,7 @@ def test_numbers_of_an_axis_share_their_digits() -> None:
     assert shown([-0.5, 0.0, 0.5]) == ["−0.5", "0.0", "0.5"]
     assert shown([0, 1000, 2000]) == ["0", "1,000", "2,000"]
     assert shown([0, 1e-5]) == ["0", "1e−5"]
+    assert shown([0.1, 1, 10, 100]) == ["0.1", "1", "10", "100"]
 
 
 @pytest.mark.parametrize("kind", CHARTS)

@@ -124,7 +124,7 @@ def test_norms_are_intervals_and_ratios_have_their_mark(report: Report) -> None:
     norms = _chart(report, "Lipschitz continuity", "Operator norm by layer")
     assert norms.rows == LAYERS
     assert norms.log
-    assert (norms.series[0].dots[0].low, norms.series[0].dots[0].high) == pytest.approx((2.5, 3.5))
+    assert (norms.series[0].dots[0].low, norms.series[0].dots[0].high) == pytest.approx((0.3, 0.4))
     assert _chart(report, "Lipschitz continuity", "Retention ratio by layer").mark == 1.0
     assert _chart(report, "Lipschitz continuity", "Sign flips by layer, noise 0.08").series[0].dots[0].value > 10
     assert _chart(report, "Lipschitz continuity", "Sensitivity").rows == ("|Δx| = 0.1", "|Δx| = 1")
