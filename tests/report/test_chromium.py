@@ -17,7 +17,7 @@ def browser() -> Iterator[Chromium]:
     if PROGRAM is None:
         if os.environ.get("CI"):
             pytest.fail("the report is tested in Chromium, which is not installed")
-        pytest.skip("Chromium is not installed")
+        pytest.skip("Chromium is not installed")  # CI has it
     with Chromium() as browser:
         yield browser
 
