@@ -140,7 +140,7 @@ def cases(golden: Mapping[str, np.ndarray], photos: Photos | None) -> Iterator[t
 
 
 def compare(golden: Mapping[str, np.ndarray], photos: Photos | None) -> dict[str, dict[str, Any]]:
-    """For each corruption: values compared, how many differ, the largest difference, whether the draws were the same."""
+    """For each corruption: values compared, how many differ, the largest difference, whether draws agree."""
     found: dict[str, dict[str, Any]] = {}
     for case, wanted in cases(golden, photos):
         apart = np.abs(case.made.astype(int) - wanted.astype(int))
