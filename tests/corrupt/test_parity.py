@@ -13,6 +13,7 @@ import torch
 from lcrbnn.corrupt.constants import CONSTANTS
 from lcrbnn.corrupt.table import CORRUPTIONS
 from lcrbnn.corrupt.weather import plasma
+from lcrbnn.runs.record import read_record
 from tools.parity import compare, replayed, seed_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -66,3 +67,19 @@ def test_plasma_is_the_published_one(small: Mapping[str, np.ndarray]) -> None:
         rng = np.random.RandomState(seed_of("fog", s + 1, 0))
         draws = [torch.from_numpy(rng.random_sample((1, 3, 1 << k, 1 << k))) for k in range(5)]
         assert np.abs(plasma(draws, CONSTANTS["fog"][32][s][1])[0].numpy() - wanted).max() < 1e-15
+
+
+def test_the_documents_have_the_figures_of_the_record() -> None:
+    root = Path(__file__).parents[2]
+    figures = read_record(root / "results" / "corrupt" / "parity.json")["figures"]
+    lines = (root / "docs" / "corruptions.md").read_text().splitlines()
+    rows = {
+        cells[0]: cells
+        for line in lines
+        if (cells := [c.strip() for c in line.strip("|").split("|")])[0] in CORRUPTIONS
+    }
+    assert list(rows) == list(CORRUPTIONS)
+    for name, cells in rows.items():
+        seen = [figures[side][name] for side in ("32", "64", "224")]
+        assert cells[2:] == [f"{row['differ']} of {row['values']:,}" for row in seen], name
+        assert all(row["same_draws"] and row["largest"] <= (cells[1] == "one level") for row in seen), name
