@@ -17,7 +17,8 @@ from lcrbnn.errors import InputError, choose, number
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SEED = 0  # of all draws: the same corrupted images for every network
-PIXELS = {"cpu": 1 << 16, "cuda": 1 << 22}  # of images that are corrupted at once: what fits a cache, or fills a GPU
+PIXELS = 1 << 16  # of images that a CPU corrupts at once: what fits its cache
+WIDER = 64  # times as many on a GPU, to fill it
 FEWEST = 8  # images at once, however large
 
 
@@ -94,7 +95,8 @@ def corrupt(
     if name == "frost" and photos is None:
         raise InputError("frost needs its photos: `lcrbnn data frost` fetches them")
     constant, made = row.constant(images.shape[-1], severity), []
-    count = max(PIXELS.get(images.device.type, PIXELS["cuda"]) // images.shape[-1] ** 2, FEWEST)
+    pixels = PIXELS if images.device.type == "cpu" else PIXELS * WIDER
+    count = max(pixels // images.shape[-1] ** 2, FEWEST)
     for start in range(0, len(images), count):
         part = images[start : start + count]
         source = Source(f"{SEED}/{split}/{name}/{severity}", rows[start : start + count].to(images.device), photos)
