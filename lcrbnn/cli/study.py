@@ -16,6 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--records", type=Path, metavar="FOLDER", help="of the records; results/ and the name of the plan if not said"
     )
+    add_running(parser)
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """How the runs of a study are carried out."""
     parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")

@@ -61,6 +61,14 @@ def note_reading(path: Path, reading: dict[str, Any]) -> int:
     return len(readings)
 
 
+def add_to_record(path: Path, name: str, value: Any) -> None:
+    """Add a part to a record, or replace the one of this name."""
+    record = read_record(path)
+    if name in ("schema", "kind", "date", "environment", "settings", "figures", "readings"):
+        raise ValueError(f"a record keeps the name {name!r} for itself")
+    _write(path, {**record, name: value})
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """A record, with its parts where they belong."""
     try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from lcrbnn.errors import InputError, refuse_unknown
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
+from lcrbnn.study.arms import changes_of, read_toml, split_name
 from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
@@ -56,34 +56,37 @@ class Job(NamedTuple):
 class Plan:
     """The arms in the order in which they are run, all seeds of one before the next: they share a compiled step."""
 
-    name: str
+    path: Path
     about: str  # the comment lines at its top
     seeds: tuple[int, ...]
-    control: str
+    control: str  # an arm, or PLAN/ARM of another plan beside this one
     arms: dict[str, Spec]
+    waiting: tuple[str, ...] = ()  # arms that are like one of another plan, which is not there yet
+
+    @property
+    def name(self) -> str:
+        """That of its file."""
+        return self.path.stem
 
     def jobs(self, part: Part = WHOLE) -> list[Job]:
         """Every run of a part, in order."""
-        arms = list(self.arms.items())[part.number - 1 :: part.total]
-        return [Job(arm, seed, spec.but(seed=seed)) for arm, spec in arms for seed in self.seeds]
+        return [job for arm in list(self.arms)[part.number - 1 :: part.total] for job in self.jobs_of(arm, self.seeds)]
+
+    def jobs_of(self, arm: str, seeds: Iterable[int]) -> list[Job]:
+        """The runs of one arm."""
+        return [Job(arm, seed, self.arms[arm].but(seed=seed)) for seed in seeds]
 
 
 def read_plan(path: Path) -> Plan:
     """Read a TOML file: recipe, seeds, control, [settings] for all arms, [arms.NAME] for each."""
+    text, given = read_toml(path, "plan")
     try:
-        text = path.read_text(encoding="utf-8")
-        given: dict[str, Any] = tomllib.loads(text)
-    except OSError as error:
-        raise InputError(f"the plan {path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"the plan {path} is no TOML: {error}") from None
-    try:
-        return _plan(path.stem, text, given)
+        return _plan(path, text, given)
     except InputError as error:
         raise InputError(f"the plan {path}: {error}") from None
 
 
-def _plan(name: str, text: str, given: dict[str, Any]) -> Plan:
+def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
     refuse_unknown(given, KEYS, "part of a plan")
     for key in KEYS:
         if key not in given:
@@ -96,37 +99,61 @@ def _plan(name: str, text: str, given: dict[str, Any]) -> Plan:
     if not isinstance(arms, dict) or not isinstance(settings, dict) or not isinstance(given["recipe"], str):
         raise InputError("recipe is a name, settings and arms are tables")
     base = find_recipe(given["recipe"]).spec.but(**settings)
-    made = {}
-    for arm, changes in arms.items():
-        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", arm) or not isinstance(changes, dict):
+    made, waiting = {}, []
+    for arm, table in arms.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", arm) or not isinstance(table, dict):
             raise InputError(f"an arm is a table with a name of small letters, digits, dots and dashes; got {arm!r}")
-        if "seed" in changes or "seed" in settings:
+        if "seed" in table or "seed" in settings:
             raise InputError("seeds are the plan's, not an arm's")
         try:
-            made[arm] = base.but(**changes)
+            changes = changes_of(table, path.parent)
+            if changes is None:
+                waiting.append(arm)
+            else:
+                made[arm] = base.but(**changes)
         except InputError as error:
             raise InputError(f"arm {arm}: {error}") from None
-    if given["control"] not in made:
-        raise InputError(f"the control {given['control']!r} is none of its arms: {', '.join(made)}")
+    control = given["control"]
+    if isinstance(control, str) and "/" in control:
+        split_name(control, "the control of another plan")
+    elif control not in made:
+        raise InputError(f"the control {control!r} is none of its arms: {', '.join(made)}")
     about = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    return Plan(name, " ".join(about), tuple(seeds), given["control"], made)
+    return Plan(path, " ".join(about), tuple(seeds), control, made, tuple(waiting))
 
 
 def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
     """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
+    run_jobs(plan.jobs(part), folder, records, options, width)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    folder: Path,
+    records: Path,
+    options: Options,
+    width: int,
+    ended: Callable[[Job, Path], None] = lambda job, path: None,
+) -> None:
+    """The same for some runs of a plan; `ended` may look into the folder of each finished run before others begin."""
 
     def keep(path: Path) -> None:
-        target = records / path.relative_to(folder).with_suffix(".json")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, [(path / "record.json").read_bytes()])
+        copy_record(path, records / path.relative_to(folder).with_suffix(".json"))
 
-    check_places({folder / job.place: job.spec for job in plan.jobs(part)}, resume=True)
-    todo = [job for job in plan.jobs(part) if not (folder / job.place / "record.json").exists()]
-    for group in _groups(todo, width):
+    check_places({folder / job.place: job.spec for job in jobs}, resume=True)
+    finished = [job for job in jobs if (folder / job.place / "record.json").exists()]
+    for group in [finished, *_groups([job for job in jobs if job not in finished], width)]:
         train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep, named=True)
-    for job in plan.jobs(part):  # also those whose record was lost
-        if not (records / f"{job.place}.json").exists():
-            keep(folder / job.place)
+        for job in group:
+            if not (records / f"{job.place}.json").exists():  # it was lost
+                keep(folder / job.place)
+            ended(job, folder / job.place)
+
+
+def copy_record(run: Path, target: Path) -> None:
+    """The record of a run, as another file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, [(run / "record.json").read_bytes()])
 
 
 def _groups(jobs: list[Job], width: int) -> Iterator[list[Job]]:
@@ -139,18 +166,36 @@ def table(plan: Plan, records: Path) -> str:
 
     Accuracy twice, each with the difference: of the validation images, and the mean under noise.
     """
-    found: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in plan.arms}
-    for job in plan.jobs():
-        path = records / f"{job.place}.json"
-        if path.exists():
-            found[job.arm][job.seed] = _own(read_record(path), job, path)
-    width = max(map(len, plan.arms))
+    found = {arm: runs_of(plan, arm, plan.seeds, records) for arm in plan.arms}
+    control = control_runs(plan, plan.seeds, records)
+    width = max(map(len, (*plan.arms, *plan.waiting)))
     against = f"difference to {plan.control}, 95 %"
     titles = f"{'valid %':<14}  {against:<30}  visible  {'noisy %':<14}  {'difference, 95 %':<24}  share   |ratio - 1|"
     lines = [f"{'arm':<{width}}  runs  {titles}"]
     for arm, runs in found.items():
-        lines.append(f"{arm:<{width}}  {_row(runs, {} if arm == plan.control else found[plan.control])}")
-    return "\n".join(lines)
+        lines.append(f"{arm:<{width}}  {_row(runs, {} if arm == plan.control else control)}")
+    return "\n".join([*lines, *(f"{arm:<{width}}  not decided" for arm in plan.waiting)])
+
+
+Runs = dict[int, dict[str, Any]]  # records by seed
+
+
+def runs_of(plan: Plan, arm: str, seeds: Iterable[int], records: Path) -> Runs:
+    """The records of an arm that are there; none if the plan has no such arm yet."""
+    found = {}
+    for job in plan.jobs_of(arm, seeds) if arm in plan.arms else []:
+        path = records / f"{job.place}.json"
+        if path.exists():
+            found[job.seed] = _own(read_record(path), job, path)
+    return found
+
+
+def control_runs(plan: Plan, seeds: Iterable[int], records: Path) -> Runs:
+    """The records of the control; those of another plan lie beside this plan's."""
+    study, _, arm = plan.control.rpartition("/")
+    if not study:
+        return runs_of(plan, arm, seeds, records)
+    return runs_of(read_plan(plan.path.with_name(f"{study}.toml")), arm, seeds, records.parent / study)
 
 
 def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
@@ -164,7 +209,7 @@ def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
     return record
 
 
-def _row(runs: dict[int, dict[str, Any]], control: dict[int, dict[str, Any]]) -> str:
+def _row(runs: Runs, control: Runs) -> str:
     if not runs:
         return "not run"
     cells = [f"{len(runs):>4}"]

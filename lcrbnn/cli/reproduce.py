@@ -1,0 +1,79 @@
+"""`lcrbnn reproduce`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from lcrbnn.cli.study import add_running
+from lcrbnn.errors import choose, number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A table, and how its runs are carried out."""
+    parser.add_argument("table", nargs="?", help="a table of the plan; without one, they are listed")
+    parser.add_argument("--plan", type=Path, default=Path("results/plan.toml"), help="what is promised")
+    parser.add_argument(
+        "--run", type=Path, default=Path("runs"), metavar="FOLDER", help="of the runs, a folder a study"
+    )
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help="of the records; that of the plan if not said")
+    parser.add_argument(
+        "--show", action="store_true", help="print the table from the records that are there; run nothing"
+    )
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        type=Path,
+        const=Path("docs/results.md"),
+        metavar="FILE",
+        help="write all tables as a document (docs/results.md if no file is said)",
+    )
+    add_running(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Make what the table lacks and print it; or list the tables; or write them all."""
+    from lcrbnn.study.plan import Part
+    from lcrbnn.study.promise import read_promise
+    from lcrbnn.study.results import describe, render, render_table
+
+    number(args.side_by_side, "--side-by-side", low=1, whole=True)
+    part = Part.of(args.part)
+    promise = read_promise(args.plan, args.records)
+    if args.table is not None:
+        table = choose(promise.tables, args.table, "table")
+        if not args.show:
+            _run(args, promise, table, part)
+        print(f"{table.title}\n{describe(table)}\n\n{render_table(promise, table)}")
+    if args.write is not None:
+        from lcrbnn.runs.files import write_whole
+
+        write_whole(args.write, [render(promise).encode()])
+        print(args.write)
+    elif args.table is None:
+        print(_list(promise))
+    return 0
+
+
+def _run(args: argparse.Namespace, promise: Any, table: Any, part: Any) -> None:
+    from lcrbnn.analyze.layers import look_at_run
+    from lcrbnn.study.reproduce import run_table
+    from lcrbnn.train.run import Options
+
+    options = Options(args.device, args.data_folder, step=args.step)
+    for sentence in run_table(promise, table, args.run, options, args.side_by_side, part, look_at_run):
+        print(f"lcrbnn: {sentence}", file=sys.stderr)
+
+
+def _list(promise: Any) -> str:
+    from lcrbnn.study.results import progress
+
+    width = max(map(len, promise.tables))
+    lines = []
+    for name, table in promise.tables.items():
+        found = progress(promise, table)
+        counts = f"{found.rows} of {found.of_rows} rows, {found.runs} of {found.of_runs} runs"
+        lines.append(f"{name:<{width}}  {counts:<28}  {table.title}")
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""Running a table: what has no record yet is trained, its test images are read once, its record is kept.
+
+A run counts once its record lies under the records with a reading of the test images. Until then its folder tells how
+far it is: not begun, interrupted, finished, read. Each step leaves a whole file, so that the next call goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lcrbnn.errors import InputError
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import add_to_record, read_record
+from lcrbnn.study.plan import WHOLE, Job, Part, copy_record, run_jobs
+from lcrbnn.study.promise import Arm, Promise, Table
+from lcrbnn.study.weights import write_weights
+from lcrbnn.train.run import Options, evaluate
+
+WEIGHTS = "weights"  # the folder, beside the records, of weights that are kept
+LAYERS = "layers"  # the part of a record that says how each layer ended
+
+Look = Callable[[Path, Options], dict[str, Any]]  # what to measure in a finished run
+
+
+def weights_file(records: Path, arm: Arm, seed: int) -> Path:
+    """Where the weights of a run are kept."""
+    return records / WEIGHTS / f"{arm.study}-{arm.name}-seed-{seed}.safetensors"
+
+
+def run_table(
+    promise: Promise,
+    table: Table,
+    folder: Path,
+    options: Options,
+    width: int,
+    part: Part = WHOLE,
+    look: Look | None = None,
+) -> list[str]:
+    """Make what a table lacks, `width` runs side by side; return a sentence for each arm that cannot be run yet.
+
+    Runs lie in `folder`, a folder a plan; `look` says what their records hold of each layer.
+    """
+    missing = []
+    arms = list(promise.arms(table).items())[part.number - 1 :: part.total]
+    for study, found in itertools.groupby(arms, key=lambda one: one[0].study):
+        jobs = []
+        for arm, seeds in found:
+            if arm.name in promise.plan(study).arms:
+                jobs += _lacking(promise, arm, seeds, folder / study)
+            else:
+                missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
+
+        def finish(job: Job, run: Path, study: str = study) -> None:
+            _finish(promise, Arm(study, job.arm), job, run, options, look)
+
+        run_jobs(jobs, folder / study, promise.records / study, options, width, finish)
+    return missing
+
+
+def _lacking(promise: Promise, arm: Arm, seeds: int, folder: Path) -> list[Job]:
+    """The runs of an arm that have no figure yet."""
+    there = promise.runs(arm, seeds)
+    jobs = [job for job in promise.plan(arm.study).jobs_of(arm.name, range(seeds)) if job.seed not in there]
+    for job in jobs:
+        record, run = promise.records / arm.study / f"{job.place}.json", RunFolder(folder / job.place)
+        if record.exists() and not _same_run(record, run.record):
+            raise InputError(
+                f"{record} is of a run whose test images were not read, and that run is not in {run.path}: "
+                "bring it there, or remove the record to train it again"
+            )
+    return jobs
+
+
+def _same_run(record: Path, other: Path) -> bool:
+    if not other.exists():
+        return False
+    one, two = (read_record(path)["figures"].get("checkpoint_sha256") for path in (record, other))
+    return one == two
+
+
+def _finish(promise: Promise, arm: Arm, job: Job, run: Path, options: Options, look: Look | None) -> None:
+    """Read the test images unless they were read, look at the layers, keep weights and record."""
+    if not read_record(run / "record.json").get("readings"):
+        evaluate(run, options, final=True)
+    with RunFolder(run).locked():
+        if look is not None and LAYERS not in read_record(run / "record.json"):
+            add_to_record(run / "record.json", LAYERS, look(run, options))
+        if job.seed in promise.kept().get(arm, ()):
+            path = weights_file(promise.records, arm, job.seed)
+            add_to_record(run / "record.json", WEIGHTS, {"file": path.name, "sha256": write_weights(run, path)})
+        copy_record(run, promise.records / arm.study / f"{job.place}.json")

@@ -1,0 +1,126 @@
+"""The promised tables from their records, as Markdown: the paper's figure, ours with its interval, the difference."""
+
+from __future__ import annotations
+
+import statistics
+from typing import NamedTuple
+
+from lcrbnn.study.cells import NONE, NOT_RUN, against_zero, interval, markdown, minus, spread
+from lcrbnn.study.layers import layer_tables
+from lcrbnn.study.plan import Runs
+from lcrbnn.study.promise import Arm, Promise, Row, Table
+
+COLUMNS = (
+    "",
+    "runs",
+    "paper",
+    "ours (sd)",
+    "95 %",
+    "ours − paper",
+    "gain",
+    "95 %",
+    "visible",
+    "paper's gain",
+    "share",
+)
+
+TOP = """# Results: the paper's CIFAR-10 tables
+
+Written by `lcrbnn reproduce --write` from `results/plan.toml`, the list of all that was promised, and from the records
+of the runs; a test compares. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000 training
+images, the last epoch, all 10,000 test images, read once; a seed fixes start, order and augmentation.
+
+Percent of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of the mean
+(Student's t). *gain*: mean difference to the control (λ = 0), seed by seed, with its 95 % interval; *visible*: the
+smallest true gain that so many pairs show four times out of five. *share*: retention's part of the gradient after the
+last epoch; under .01 it is not called LCR. A dash: the paper has no figure there, or one run gives no interval. The
+paper's figures are those that it prints.
+"""
+
+
+def render(promise: Promise) -> str:
+    """The whole document."""
+    sections = [
+        f"## {table.title}\n\n{describe(table)}\n\n{render_table(promise, table)}\n"
+        for table in promise.tables.values()
+    ]
+    return "\n".join([TOP, *sections, *layer_tables(promise)])
+
+
+def describe(table: Table) -> str:
+    """Where the paper has it, and what makes it here."""
+    return f"The paper: {table.source}. Here: `lcrbnn reproduce {table.name}`."
+
+
+def render_table(promise: Promise, table: Table) -> str:
+    """One table, a line a row; a row without a record says so."""
+    papers = {row.of: row.paper for row in table.rows if row.than is None}
+    return markdown(COLUMNS, [_cells(promise, row, papers) for row in table.rows])
+
+
+class Progress(NamedTuple):
+    """How much of a table is there."""
+
+    rows: int  # all of whose runs are there
+    of_rows: int
+    runs: int
+    of_runs: int
+
+
+def progress(promise: Promise, table: Table) -> Progress:
+    """Count the rows and runs of a table that have their figures."""
+    arms = promise.arms(table)
+    there = {arm: len(promise.runs(arm, seeds)) for arm, seeds in arms.items()}
+    needed = [[row.of] if row.than is None else [row.of, row.than] for row in table.rows]
+    rows = sum(all(there[arm] >= row.seeds for arm in of) for row, of in zip(table.rows, needed, strict=True))
+    return Progress(rows, len(table.rows), sum(there.values()), sum(arms.values()))
+
+
+def top1(runs: Runs) -> dict[int, float]:
+    """The first reading of the test images, by seed."""
+    return {seed: record["readings"][0]["top1"] for seed, record in runs.items()}
+
+
+def gains(promise: Promise, arm: Arm, seeds: int) -> dict[int, float]:
+    """How much an arm is above its control, by seed."""
+    ours, control = top1(promise.runs(arm, seeds)), top1(promise.control_runs(arm, seeds))
+    return {seed: ours[seed] - control[seed] for seed in ours if seed in control}
+
+
+def _cells(promise: Promise, row: Row, papers: dict[Arm, float | None]) -> list[str]:
+    signed = "+" if row.than else ""  # a difference of gains, not a percentage
+    paper = NONE if row.paper is None else f"{row.paper:{signed}.1f}"
+    cells = [row.title, NOT_RUN, paper + (f" ({row.note})" if row.note else ""), *[""] * (len(COLUMNS) - 3)]
+    values = _values(promise, row)
+    if not values:
+        return cells
+    mean = statistics.fmean(values)
+    cells[1] = f"{len(values)}" if len(values) == row.seeds else f"{len(values)} of {row.seeds}"
+    cells[3:5] = f"{mean:{signed}.2f} ({spread(values)})", interval(values, f"{signed}.2f")
+    cells[5] = NONE if row.paper is None else f"{mean - row.paper:+.2f}"
+    control = promise.control(row.of)
+    if row.of != control and row.than is None:
+        pairs = list(gains(promise, row.of, row.seeds).values())
+        shown = against_zero(pairs)
+        cells[6:8] = f"{statistics.fmean(pairs):+.2f}" if pairs else NONE, interval(pairs, "+.2f")
+        cells[8:10] = NONE if shown is None else f"{shown.visible:.2f}", _paper_gain(papers.get(control), row.paper)
+        cells[10] = _share(promise.runs(row.of, row.seeds))
+    return [minus(cell) for cell in cells]
+
+
+def _values(promise: Promise, row: Row) -> list[float]:
+    """The figures of a row, one a seed."""
+    if row.than is None:
+        return list(top1(promise.runs(row.of, row.seeds)).values())
+    ours, theirs = gains(promise, row.of, row.seeds), gains(promise, row.than, row.seeds)
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+
+
+def _paper_gain(control: float | None, ours: float | None) -> str:
+    return NONE if control is None or ours is None else f"{ours - control:+.1f}"
+
+
+def _share(runs: Runs) -> str:
+    found = [record["figures"]["last"].get("share") for record in runs.values()]
+    known = [share for share in found if share is not None]
+    return f"{statistics.fmean(known):.4f}".removeprefix("0") if known else ""

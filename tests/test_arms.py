@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lcrbnn.errors import InputError
+from lcrbnn.study.plan import Plan, read_plan, run_plan, table
+from lcrbnn.train.run import Options
+
+FIRST = """# The first
+recipe = "digits"
+seeds = [0, 1]
+control = "none"
+[settings]
+epochs = 1
+batch = 300
+[arms.none]
+[arms.default]
+share = 0.04
+ramp = 1
+form_options = ["beta=1", "last=3"]
+"""
+SECOND = """# The second, like the first
+recipe = "digits"
+seeds = [0, 1]
+control = "first/none"
+[settings]
+batch = 200
+[arms.same]
+like = "first/default"
+[arms.half]
+like = "first/default"
+times = 0.5
+form_options = ["last=2", "root=true"]
+[arms.again]
+like = "second/half"
+times = 4
+"""
+
+
+def plans(folder: Path, second: str = SECOND, first: str = FIRST) -> Plan:
+    (folder / "first.toml").write_text(first)
+    (folder / "second.toml").write_text(second)
+    return read_plan(folder / "second.toml")
+
+
+def test_an_arm_like_another_has_its_settings_and_no_others(tmp_path: Path) -> None:
+    plan = plans(tmp_path)
+    same = plan.arms["same"]
+    assert (same.share, same.ramp, same.form_options) == (0.04, 1.0, ("beta=1", "last=3"))
+    assert (same.batch, same.epochs) == (200, 15)  # of this plan and its recipe, not of the other plan
+    assert plan.waiting == ()
+
+
+def test_times_multiplies_the_strength_and_options_are_joined_by_name(tmp_path: Path) -> None:
+    plan = plans(tmp_path)
+    assert (plan.arms["half"].share, plan.arms["half"].weight) == (0.02, 0.0)
+    assert plan.arms["half"].form_options == ("beta=1", "last=2", "root=true")
+    assert plan.arms["again"].share == pytest.approx(0.08)  # like an arm that is itself like another
+    weighed = plans(tmp_path, first=FIRST.replace("share = 0.04", "weight = 3.0"))
+    assert (weighed.arms["half"].weight, weighed.arms["half"].share) == (1.5, 0.0)
+
+
+def test_an_arm_waits_while_the_one_it_is_like_is_not_there(tmp_path: Path) -> None:
+    plan = plans(tmp_path, first=FIRST.split("[arms.default]")[0])
+    assert (plan.arms, plan.waiting) == ({}, ("same", "half", "again"))
+    assert table(plan, tmp_path / "second").count("not decided") == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('like = "first/default"\n[arms.half]', 'like = "first"\n[arms.half]', "arm same: like is written PLAN/ARM"),
+        ('like = "first/default"\n[arms.half]', 'like = "third/a"\n[arms.half]', "third.toml cannot be read"),
+        ('like = "second/half"', 'like = "second/again"', "arm again: second/again is like itself"),
+        ("times = 0.5", "times = -1", "arm half: times must be a number of at least 0; got -1"),
+        ('like = "second/half"', "", "arm again: times goes with like"),
+        ('like = "second/half"', 'like = "first/none"', "arm again: times multiplies a weight or a share"),
+        ('["last=2", "root=true"]', '"last=2"', "arm half: options are a list of name=value"),
+        ('control = "first/none"', 'control = "first/"', "the control of another plan is written PLAN/ARM"),
+    ],
+)
+def test_what_cannot_be_like_anything_is_refused(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    assert old in SECOND
+    with pytest.raises(InputError) as refusal:
+        plans(tmp_path, SECOND.replace(old, new))
+    assert sentence in str(refusal.value)
+
+
+def test_the_control_may_be_an_arm_of_another_plan(tmp_path: Path) -> None:
+    second = SECOND.replace("batch = 200", "batch = 300\nepochs = 1").split("[arms.half]")[0]
+    plan = plans(tmp_path, second)
+    first = read_plan(tmp_path / "first.toml")
+    for one in (first, plan):
+        run_plan(one, tmp_path / "runs" / one.name, tmp_path / "kept" / one.name, Options(device="cpu"), 4)
+
+    def valid(place: str) -> float:
+        return json.loads((tmp_path / "kept" / f"{place}.json").read_text())["figures"]["last"]["valid"]
+
+    mean = sum(valid(f"second/same/seed-{s}") - valid(f"first/none/seed-{s}") for s in (0, 1)) / 2
+    shown = table(plan, tmp_path / "kept" / "second").splitlines()
+    assert "difference to first/none" in shown[0]
+    assert f"{mean:+.2f} [" in shown[1]
+    assert valid("second/same/seed-0") == valid("first/default/seed-0")  # it is the same run
