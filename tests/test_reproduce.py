@@ -199,7 +199,7 @@ def test_what_a_record_lacks_is_added_from_its_run_without_another_reading(made:
     shutil.rmtree(folder / "results" / "weights")
     shutil.rmtree(folder / "runs" / "digits" / "kept" / "seed-0")  # nothing can be added to that one
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce, "evaluate", interrupt)
+        patch.setattr(reproduce, "evaluate", None)  # nothing is read
         run(promised(folder), folder)
     assert records(folder)["none/seed-1"] == whole["none/seed-1"]
     assert (folder / "results" / "weights" / "digits-none-seed-1.safetensors").exists()
