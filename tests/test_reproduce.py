@@ -186,6 +186,26 @@ def test_a_record_without_a_reading_and_without_its_run_is_not_made_anew_in_sile
         run(read_promise(tmp_path / "results" / "plan.toml"), tmp_path)
 
 
+def test_what_a_record_lacks_is_added_from_its_run_without_another_reading(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    places = {place: folder / "results" / "digits" / f"{place}.json" for place in ("none/seed-1", "kept/seed-0")}
+    whole = {place: json.loads(path.read_text()) for place, path in places.items()}
+    for place, path in places.items():  # as `lcrbnn eval --final` leaves them, the readings noted in one place only
+        bare = {part: value for part, value in whole[place].items() if part not in ("layers", "weights")}
+        path.write_text(json.dumps(bare))
+        del bare["readings"]
+        (folder / "runs" / "digits" / place / "record.json").write_text(json.dumps(bare))
+    shutil.rmtree(folder / "results" / "weights")
+    shutil.rmtree(folder / "runs" / "digits" / "kept" / "seed-0")  # nothing can be added to that one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduce, "evaluate", None)  # nothing is read
+        run(promised(folder), folder)
+    assert records(folder)["none/seed-1"] == whole["none/seed-1"]
+    assert (folder / "results" / "weights" / "digits-none-seed-1.safetensors").exists()
+    assert "layers" not in records(folder)["kept/seed-0"]
+
+
 def test_the_command_runs_a_table_lists_and_writes(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

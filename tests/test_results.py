@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,15 @@ def test_networks_share_the_settings_of_an_arm_that_is_decided() -> None:
         found = [plan.arms[arm] for plan in plans if arm in plan.arms]
         assert len(found) in (0, 3)
         assert len({(spec.weight, spec.share, spec.ramp, spec.form, spec.teacher) for spec in found}) <= 1
+
+
+def test_an_arm_and_its_control_differ_in_retention_alone() -> None:
+    retention = {"weight", "share", "form", "form_options", "ramp", "teacher", "distill", "temperature"}
+    for arm in (arm for table in COMMITTED.tables.values() for arm in COMMITTED.arms(table)):
+        spec, control = COMMITTED.plan(arm.study).arms.get(arm.name), COMMITTED.control(arm)
+        if spec is not None:
+            plain = COMMITTED.plan(control.study).arms[control.name]
+            assert {f.name for f in fields(Spec) if getattr(spec, f.name) != getattr(plain, f.name)} <= retention, arm
 
 
 def record_of(path: Path) -> dict[str, Any]:

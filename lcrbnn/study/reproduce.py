@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import add_to_record, read_record
 from lcrbnn.study.plan import WHOLE, Job, Part, copy_record, run_jobs
@@ -49,7 +50,7 @@ def run_table(
         jobs = []
         for arm, seeds in found:
             if arm.name in promise.plan(study).arms:
-                jobs += _lacking(promise, arm, seeds, folder / study)
+                jobs += _lacking(promise, arm, seeds, folder / study, look)
             else:
                 missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
 
@@ -60,17 +61,24 @@ def run_table(
     return missing
 
 
-def _lacking(promise: Promise, arm: Arm, seeds: int, folder: Path) -> list[Job]:
-    """The runs of an arm that have no figure yet."""
-    there = promise.runs(arm, seeds)
-    jobs = [job for job in promise.plan(arm.study).jobs_of(arm.name, range(seeds)) if job.seed not in there]
-    for job in jobs:
+def _lacking(promise: Promise, arm: Arm, seeds: int, folder: Path, look: Look | None) -> list[Job]:
+    """The runs of an arm that have no figure yet, or lack something else that their folder could still give."""
+    there, keep = promise.runs(arm, seeds), promise.kept().get(arm, ())
+    jobs = []
+    for job in promise.plan(arm.study).jobs_of(arm.name, range(seeds)):
+        wanted = {LAYERS} if look is not None else set()
+        wanted |= {WEIGHTS} if job.seed in keep else set()
+        if job.seed in there and wanted <= set(there[job.seed]):
+            continue
         record, run = promise.records / arm.study / f"{job.place}.json", RunFolder(folder / job.place)
-        if record.exists() and not _same_run(record, run.record):
+        gone = record.exists() and not _same_run(record, run.record)
+        if gone and job.seed not in there:
             raise InputError(
                 f"{record} is of a run whose test images were not read, and that run is not in {run.path}: "
                 "bring it there, or remove the record to train it again"
             )
+        if not gone:
+            jobs.append(job)
     return jobs
 
 
@@ -83,12 +91,16 @@ def _same_run(record: Path, other: Path) -> bool:
 
 def _finish(promise: Promise, arm: Arm, job: Job, run: Path, options: Options, look: Look | None) -> None:
     """Read the test images unless they were read, look at the layers, keep weights and record."""
-    if not read_record(run / "record.json").get("readings"):
-        evaluate(run, options, final=True)
+    record, kept = run / "record.json", promise.records / arm.study / f"{job.place}.json"
+    if not read_record(record).get("readings"):
+        if kept.exists() and read_record(kept).get("readings"):  # of this run, read elsewhere
+            write_whole(record, [kept.read_bytes()])
+        else:
+            evaluate(run, options, final=True)
     with RunFolder(run).locked():
-        if look is not None and LAYERS not in read_record(run / "record.json"):
-            add_to_record(run / "record.json", LAYERS, look(run, options))
+        if look is not None and LAYERS not in read_record(record):
+            add_to_record(record, LAYERS, look(run, options))
         if job.seed in promise.kept().get(arm, ()):
             path = weights_file(promise.records, arm, job.seed)
-            add_to_record(run / "record.json", WEIGHTS, {"file": path.name, "sha256": write_weights(run, path)})
-        copy_record(run, promise.records / arm.study / f"{job.place}.json")
+            add_to_record(record, WEIGHTS, {"file": path.name, "sha256": write_weights(run, path)})
+        copy_record(run, kept)
