@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ def chosen_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> d
 
 def parse_eps(text: str) -> float:
     """The number meant by a text such as 8/255 or 0.03."""
+    above, _, below = text.partition("/")
     try:
-        value = float(Fraction(text))
+        value = float(above) / float(below or 1)
     except (ValueError, ZeroDivisionError):
         value = -1.0
     if not 0 < value <= 1:
