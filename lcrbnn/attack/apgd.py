@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -18,10 +17,12 @@ PROGRESS = 0.75  # rho: the share of steps that must have raised the loss, or th
 
 def checkpoints(steps: int) -> list[int]:
     """After how many steps progress is looked at: first after 22 %, then after ever fewer, never under 6 %."""
-    shares = [0.0, 0.22]
-    while shares[-1] < 1:
-        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    return sorted({math.ceil(share * steps) for share in shares[1:] if math.ceil(share * steps) < steps})
+    percent, further, found = 22, 22, []  # whole numbers: 0.57 of 100 steps are 57
+    while percent < 100:
+        found.append(-(-percent * steps // 100))
+        further = max(further - 3, 6)
+        percent += further
+    return sorted(set(found) - {steps})
 
 
 @dataclass(frozen=True)
