@@ -104,3 +104,9 @@ def test_a_printed_figure_is_cut_off_not_rounded(printed: float, counted: int, s
 def test_facts_that_were_derived_elsewhere() -> None:
     cost = count(lcrbnn.network("resnet20", "irnet"), (3, 32, 32))
     assert (cost.bit_operations, cost.real_macs, round(cost.ops)) == (40_108_032, 443_008, 1_069_696)
+
+
+@pytest.mark.parametrize(("name", "side", "times"), [("resnet18-double-imagenet", 224, 11.0), ("resnet20", 32, 21.8)])
+def test_a_whole_network_shrinks_by_less_than_its_binary_layers(name: str, side: int, times: float) -> None:
+    binary, real = (count(lcrbnn.network(name, method), (3, side, side)).stored_bits for method in ("irnet", None))
+    assert real / binary == pytest.approx(times, abs=0.05)
