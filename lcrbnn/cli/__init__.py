@@ -33,6 +33,9 @@ COMMANDS = {
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",
     "models": "list the networks, with their parameters and operations",
+    "cost": "count what a network holds and what an image costs",
+    "analyze": "measure norms of layers, sensitivity, sign flips and retention ratios of runs",
+    "attack": "look for adversarial images around the test images of runs",
 }
 
 
