@@ -28,7 +28,7 @@ COMMANDS = {
     "reproduce": "make the paper's tables: run what has no record yet, show what is there",
     "plot": "draw accuracies and ratios over training, from the records of runs",
     "layers": "draw the latent weights and the likeness of maps of networks, layer by layer",
-    "report": "write one page about runs: accuracy, robustness, layers, cost, from their records",
+    "report": "write one page about runs, from their records",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",

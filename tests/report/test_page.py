@@ -12,10 +12,13 @@ import pytest
 
 from lcrbnn.cli import main
 from lcrbnn.report.charts import Hint, Link, Report, Section, Table
+from lcrbnn.report.content import gather
 from lcrbnn.report.html import page
 from lcrbnn.report.markdown import document, safe
 from lcrbnn.report.text import address, plain
-from tests.report.made import make_records, make_runs
+from lcrbnn.train import Spec
+from lcrbnn.train.run import Options, train
+from tests.report.made import ROOT, SHIFTS, make_records, make_runs
 
 VOID = {"meta", "img", "br", "link", "input", "hr", "col"}
 
@@ -168,23 +171,36 @@ def test_markdown_means_itself() -> None:
     assert files == {}
 
 
-def test_records_in_the_folders_of_runs_are_found(tmp_path: Path) -> None:
-    from lcrbnn.report.content import gather
-    from lcrbnn.train import Spec
-    from lcrbnn.train.run import Options, train
-
+def test_records_in_the_folders_of_runs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(Spec(epochs=1, batch=500), tmp_path / "a" / "seed-0", Options(device="cpu"))
     record = tmp_path / "a" / "seed-0" / "record.json"
     (tmp_path / "b").mkdir()
     shutil.copy(record, tmp_path / "b" / "seed-0.json")
     made = tmp_path / "made"
     runs = [str(tmp_path / "b")]
-    from tests.report import made as helper
-
-    helper.SHIFTS.setdefault("b", 0.0)
+    monkeypatch.setitem(SHIFTS, "b", 0.0)
     make_records(made, runs, kinds=("analyze",))
     shutil.copy(made / "analyze" / "b" / "seed-0.json", record.with_name("analyze.json"))
     report = gather([str(tmp_path / "a")], [], folder=tmp_path, frost=tmp_path / "frost")
     section = next(one for one in report.sections if one.title == "Lipschitz continuity")
     assert len(section.parts) > 3
     assert report.title == "resnet8-double on digits: a"
+
+
+def test_the_example_is_what_the_records_give(tmp_path: Path) -> None:
+    made = (ROOT / "docs" / "example-report.html").read_text()
+    words = re.search(r"^EXAMPLE = (.+?) \\\n\t-o (\S+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert words is not None
+    runs, records = words[1].split(" --records ")
+    report = gather(
+        [f"{name}={ROOT / place}" for name, place in (run.split("=") for run in runs.split())],
+        [ROOT / records.split()[0]],
+        folder=ROOT / "docs",
+        frost=tmp_path / "none",
+    )
+    assert _without_pictures(page(report)) == _without_pictures(made), "the records have changed: make docs"
+    assert len(made) < 400_000
+
+
+def _without_pictures(text: str) -> str:
+    return re.sub(r"base64,[^\"]+", "", text)  # other libraries pack the same pixels otherwise
