@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from lcrbnn.report.charts import Dot, DotSeries, Table
+from lcrbnn.report.charts import Dot, DotSeries, Hint, Part, Table
 from lcrbnn.report.groups import Group, Run
 from lcrbnn.study.cells import NONE, against_zero
 from lcrbnn.study.paired import Paired, paired
@@ -105,6 +105,12 @@ def differences_by_name(groups: Sequence[Group], rows: Sequence[str], pick: Name
 
 def _of(pick: Named, row: str) -> Callable[[Run], float | None]:
     return lambda run: pick(run).get(row)
+
+
+def incomplete(groups: Sequence[Group], kind: str, command: str) -> list[Part]:
+    """Which groups have runs that were not measured, if any."""
+    names = [group.name for group in groups if any(kind not in run.measured for run in group.runs.values())]
+    return [Hint(f"Not measured in all runs of {', '.join(names)}. This goes on:", command)] if names else []
 
 
 def names_in(groups: Sequence[Group], pick: Callable[[Run], Mapping[str, object]]) -> list[str]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from lcrbnn.report.charts import Axis, Dot, Dots, DotSeries, Hint, Histogram, Part, Steps
-from lcrbnn.report.compare import STARRED, Measure, by_name, comparison, names_in
+from lcrbnn.report.compare import STARRED, Measure, by_name, comparison, incomplete, names_in
 from lcrbnn.report.groups import Group, Run
 from lcrbnn.report.records import LAYERS, Analysis, Likeness, Weights, first_of, of_run
 
@@ -14,6 +14,7 @@ HISTOGRAMS = 6  # layers whose weights are shown, from the first to the last
 
 
 ANALYZE = "analyze"
+MEASURE = "lcrbnn analyze RUN -o RECORDS"
 
 
 def _analysed(pick: Callable[[Analysis], float | None]) -> Callable[[Run], float | None]:
@@ -34,7 +35,7 @@ def lipschitz(groups: Sequence[Group]) -> list[Part]:
     """Norms of layers, products, sensitivity, sign flips, ratios."""
     some: Analysis | None = first_of(ANALYZE, groups)
     if some is None:
-        return [Hint("Norms and sensitivity were not measured. This measures them:", "lcrbnn analyze RUN -o RECORDS")]
+        return [Hint("Norms and sensitivity were not measured. This measures them:", MEASURE)]
     parts: list[Part] = [
         "The bound is of the surrogate network, whose signs are hardtanhs: the deployed network jumps and has no "
         "Lipschitz constant. Sensitivity is measured on the deployed network, at stated distances. " + STARRED
@@ -55,7 +56,7 @@ def lipschitz(groups: Sequence[Group]) -> list[Part]:
     ]
     if table := comparison("Continuity", groups, measures):
         parts.append(table)
-    return parts
+    return parts + incomplete(groups, ANALYZE, MEASURE)
 
 
 RATIO = "Spectral norm of the binary maps' matrix over the real ones'; means over seeds, 95 % intervals; 1 is retained."

@@ -16,6 +16,7 @@ from lcrbnn.report.compare import (
     comparison,
     difference_dot,
     differences_by_name,
+    incomplete,
     mean_dot,
     names_in,
 )
@@ -24,6 +25,7 @@ from lcrbnn.report.records import Attacks, Robustness, first_of, of_run
 from lcrbnn.study.robustness import TITLES
 
 ERRORS, ATTACK = "robustness", "attack"
+READ, MAKE = "lcrbnn robustness RUN", "lcrbnn attack RUN -o RECORDS"
 
 
 def mean_measure(head: str, name: str, title: str) -> Measure:
@@ -56,7 +58,7 @@ def corruptions(groups: Sequence[Group]) -> list[Part]:
     """Heat maps of errors and of their differences, means, differences by corruption."""
     some: Robustness | None = first_of(ERRORS, groups)
     if some is None:
-        return [Hint("No errors under corruption were read. This reads them:", "lcrbnn robustness RUN")]
+        return [Hint("No errors under corruption were read. This reads them:", READ)]
     names = names_in(groups, _as_trained)
     parts: list[Part] = [
         f"Errors on {some.images:,} test images under {len(names)} corruptions at five severities. Corrupted "
@@ -74,10 +76,7 @@ def corruptions(groups: Sequence[Group]) -> list[Part]:
         measures = [_clean_measure(head), *(mean_measure(head, name, _unit(title)) for name, title in TITLES.items())]
         if table := comparison(f"Errors, {head}", groups, measures):
             parts.append(table)
-    missing = [group.name for group in groups if _count(group) < len(group.runs)]
-    if missing:
-        parts.append(Hint(f"Not all runs of {', '.join(missing)} were read:", "lcrbnn robustness RUN"))
-    return parts
+    return parts + incomplete(groups, ERRORS, READ)
 
 
 def _count(group: Group) -> int:
@@ -129,7 +128,7 @@ def attacked(groups: Sequence[Group]) -> list[Part]:
     """What each attack leaves right, and whether the attacks can be trusted."""
     some: Attacks | None = first_of(ATTACK, groups)
     if some is None:
-        return [Hint("No attacks were made. This makes them:", "lcrbnn attack RUN -o RECORDS")]
+        return [Hint("No attacks were made. This makes them:", MAKE)]
     parts: list[Part] = [
         f"Accuracy on the first {some.images:,} test images when each pixel may move by at most ε of its range. The "
         "worst case counts an image as right if no attack changed its answer; it is an upper bound of what is robust. "
@@ -147,14 +146,14 @@ def attacked(groups: Sequence[Group]) -> list[Part]:
         parts.append(table)
     if flags := [text for eps in some.accuracy for group in groups if (text := _masked(group, eps))]:
         parts.append("MASKED GRADIENTS: " + " ".join(flags) + " What attacks with gradients call robust there is not.")
-    return parts
+    return parts + incomplete(groups, ATTACK, MAKE)
 
 
 def _left(eps: str) -> Callable[[Run], dict[str, float]]:
     """What each attack leaves right, without one and in the worst case too."""
 
     def of(found: Attacks) -> dict[str, float]:
-        return {"none": found.clean, **found.accuracy.get(eps, {}), "worst case": found.worst[eps]}
+        return {"no attack": found.clean, **found.accuracy.get(eps, {}), "worst case": found.worst[eps]}
 
     return lambda run: of_run(ATTACK, lambda found: of(found) if eps in found.worst else None)(run) or {}
 

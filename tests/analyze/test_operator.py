@@ -77,7 +77,9 @@ def test_a_scale_at_each_place_is_bounded_by_its_largest() -> None:
 
 
 def test_a_negative_scale_counts_as_its_size() -> None:
-    conv = convolution(3, 1, 1, gain=torch.tensor([-5.0, 0.1, 0.1, 0.1], dtype=torch.float64).reshape(4, 1, 1))
+    gain = torch.full((4, 5, 5), -5.0, dtype=torch.float64)
+    gain[:, 0, 0] = 0.1
+    conv = convolution(3, 1, 1, gain=gain)
     assert true_norm(conv, (6, 5, 5)) <= norm_of(conv, (6, 5, 5)).high
 
 
@@ -106,3 +108,12 @@ def test_a_kernel_of_zeros_has_norm_0() -> None:
     nothing = Convolution(0 * conv.kernel, conv.gain, (1, 1), (1,) * 4, (1, 1), 1)
     found = norm_of(nothing, (6, 5, 5))
     assert (found.low, found.high) == (0, 0)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_image_smaller_than_the_kernel_does_not_see_itself(size: tuple[int, int], stride: int) -> None:
+    # Taps that sum to 0 would cancel on a torus of the image's own size; with zeros around it they do not.
+    conv = convolution(3, stride, 1)
+    conv.kernel.sub_(conv.kernel.mean((2, 3), keepdim=True))
+    assert true_norm(conv, (6, *size)) <= upper_norm(conv, size)

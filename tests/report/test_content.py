@@ -112,7 +112,7 @@ def test_heat_maps_hold_mean_errors_and_their_differences(report: Report) -> Non
 
 def test_attacks_tell_of_masked_gradients(report: Report) -> None:
     chart = _chart(report, "Attacks", "Under attack, ε = 8/255")
-    assert chart.rows == ("none", "fgsm", "pgd", "square", "worst case")
+    assert chart.rows == ("no attack", "fgsm", "pgd", "square", "worst case")
     assert chart.series[0].dots[4].value == pytest.approx(5.5)
     loud = [p for p in _parts(report, "Attacks") if isinstance(p, str) and p.startswith("MASKED GRADIENTS")]
     assert len(loud) == 1
@@ -187,7 +187,7 @@ def test_records_of_most_runs_are_taken_and_of_other_networks_not(runs: list[str
         path.write_text(json.dumps(record))
     parts = _parts(_gather(runs, tmp_path), "Corruptions")
     assert str(parts[0]).startswith("Errors on 5,000 test images")
-    assert [p.text for p in parts if isinstance(p, Hint)] == ["Not all runs of lcr were read:"]
+    assert [p.text for p in parts if isinstance(p, Hint)] == ["Not measured in all runs of lcr. This goes on:"]
     assert not any("lcr" in p.title for p in parts if isinstance(p, HeatMap))
 
 
