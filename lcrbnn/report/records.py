@@ -202,7 +202,9 @@ def _kind(path: Path) -> Any:
 def attach(groups: Sequence[Group], found: Sequence[Found]) -> None:
     """Give each run what was measured of it."""
     _attach_layers([run for group in groups for run in group.runs.values()], found)
-    runs = {run.digest: run for group in groups for run in group.runs.values() if run.digest is not None}
+    runs: dict[str, list[Run]] = {}  # by network; a report may show a run twice
+    for run in [run for group in groups for run in group.runs.values() if run.digest is not None]:
+        runs.setdefault(str(run.digest), []).append(run)
     for name, kind in KINDS.items():
         ours: dict[str, dict[str, Found]] = {}  # by settings, then by network
         for one in found:
@@ -211,7 +213,9 @@ def attach(groups: Sequence[Group], found: Sequence[Found]) -> None:
                 ours.setdefault(_shared(one.record["settings"]), {})[digest] = one
         chosen = max(ours.values(), key=lambda records: (len(records), _images(records)), default={})
         for digest, one in chosen.items():
-            _give(runs[digest], name, one, kind)
+            for run in runs[digest]:
+                run.measured[name] = parsed(one, kind.parse)
+                run.sources.append(one.path)
 
 
 def _attach_layers(runs: Sequence[Run], found: Sequence[Found]) -> None:
@@ -237,11 +241,6 @@ def first_of(kind: str, groups: Sequence[Group]) -> Any:
     """What was measured of the first run that has it; None if none has."""
     runs = (run for group in groups for run in group.runs.values())
     return next((run.measured[kind] for run in runs if kind in run.measured), None)
-
-
-def _give(run: Run, name: str, one: Found, kind: Kind) -> None:
-    run.measured[name] = parsed(one, kind.parse)
-    run.sources.append(one.path)
 
 
 def parsed(one: Found, parse: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:

@@ -113,16 +113,18 @@ def _made(group: Group, name: str) -> str:
     found = []
     for run in group.runs.values():
         if run.record is not None:
-            environment = {**run.record.get("environment", {}), "date": run.record.get("date")}
+            stored = run.record.get("environment")
+            environment = {**(stored if isinstance(stored, dict) else {}), "date": run.record.get("date")}
             found.append(environment.get(name) or (environment.get("cpu") if name == "gpu" else None))
     return ", ".join(dict.fromkeys(str(one) for one in found if one)) or "not finished"
 
 
 def _time(group: Group) -> str:
-    seconds = group.values(lambda run: None if run.record is None else run.record["figures"].get("seconds"))
+    found = group.values(lambda run: None if run.record is None else run.record["figures"].get("seconds"))
+    seconds = [value for value in found.values() if isinstance(value, int | float)]
     if not seconds:
         return NONE
-    mean = statistics.fmean(seconds.values())
+    mean = statistics.fmean(seconds)
     return f"{mean / 60:.1f} minutes" if mean >= 120 else f"{mean:.1f} seconds"
 
 
@@ -189,7 +191,7 @@ def _line(group: Group, place: int, pick: Callable[[dict[str, Any]], float | Non
     found = []
     for run in group.runs.values():
         values = {line["epoch"]: pick(line) for line in run.lines}
-        found.append({epoch: v for epoch, v in values.items() if v is not None and math.isfinite(v)})
+        found.append({epoch: v for epoch, v in values.items() if isinstance(v, int | float) and math.isfinite(v)})
     epochs = sorted(set.intersection(*map(set, found)))
     if not epochs:
         return None

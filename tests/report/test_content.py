@@ -73,6 +73,12 @@ def test_settings_say_what_differs(report: Report) -> None:
     assert rows["hardware"] == ("NVIDIA H200", "NVIDIA H200")
 
 
+def test_groups_that_differ_in_their_seed_differ_in_nothing_else(runs: list[str]) -> None:
+    report = _gather([f"a={runs[0]}/seed-0.json", f"b={runs[0]}/seed-1.json"])
+    assert _parts(report, "What was trained")[0] == "The groups differ in nothing but their name."
+    assert _table(report, "Accuracy", "Accuracy")["test, %"][2] == "–"  # no seed is in both
+
+
 def test_curves_are_means_with_the_range_of_seeds(report: Report, runs: list[str]) -> None:
     chart = _chart(report, "Over training", "Accuracy on training images")
     assert (chart.x.label, chart.y.label) == ("epoch", "accuracy, %")
@@ -189,6 +195,14 @@ def test_records_of_most_runs_are_taken_and_of_other_networks_not(runs: list[str
     assert str(parts[0]).startswith("Errors on 5,000 test images")
     assert [p.text for p in parts if isinstance(p, Hint)] == ["Not measured in all runs of lcr. This goes on:"]
     assert not any("lcr" in p.title for p in parts if isinstance(p, HeatMap))
+
+
+def test_a_run_in_two_groups_has_its_records_in_both(runs: list[str], tmp_path: Path) -> None:
+    make_records(tmp_path, runs[:1], kinds=("robustness",))
+    report = _gather([f"a={runs[0]}", f"b={runs[0]}"], tmp_path)
+    shown = [p.title for p in _parts(report, "Corruptions") if isinstance(p, HeatMap)]
+    assert shown == ["Error under corruption: a", "Error under corruption: b"]
+    assert _table(report, "Corruptions", "Errors, as trained")["mean of 15, error, %"][2].startswith("+0.00 [+0.00")
 
 
 def test_every_corruption_is_shown_but_frost_without_photos(report: Report) -> None:
