@@ -10,7 +10,7 @@ from lcrbnn.report.charts import Part, Report, Section
 from lcrbnn.report.compare import STARRED, Measure, comparison
 from lcrbnn.report.cost import cost, sources
 from lcrbnn.report.groups import Group, read_groups
-from lcrbnn.report.layers import flips_measure, likeness, lipschitz, weights
+from lcrbnn.report.layers import flips_measure, likeness, lipschitz, relative_flips_measure, weights
 from lcrbnn.report.records import Found, attach, find_records
 from lcrbnn.report.robustness import AS_TRAINED, attacked, corruptions, mean_measure, worst_measure
 from lcrbnn.report.samples import samples
@@ -34,6 +34,7 @@ SHORT = (
     worst_measure("2/255"),
     worst_measure("8/255"),
     flips_measure("0.08"),
+    relative_flips_measure("0.08"),
     Measure("retention, mean |σ_B / σ_F − 1|", gap, ".3f"),
 )
 

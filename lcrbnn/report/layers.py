@@ -14,6 +14,7 @@ HISTOGRAMS = 6  # layers whose weights are shown, from the first to the last
 
 
 ANALYZE = "analyze"
+PAIRS = "pairs"  # beside the deviations of the noise: signs that differ between two images
 MEASURE = "lcrbnn analyze RUN -o RECORDS"
 
 
@@ -27,8 +28,19 @@ def flips_measure(noise: str) -> Measure:
     def pick(found: Analysis) -> float | None:
         return statistics.fmean(found.flips[noise].values()) if found.flips.get(noise) else None
 
-    title = "signs that differ between two images, %" if noise == "pairs" else f"sign flips under noise {noise}, %"
+    title = "signs that differ between two images, %" if noise == PAIRS else f"sign flips under noise {noise}, %"
     return Measure(title, _analysed(pick))
+
+
+def relative_flips_measure(noise: str) -> Measure:
+    """The same over the signs that differ between two images: signs that never change cannot flip either."""
+
+    def pick(found: Analysis) -> float | None:
+        pairs = found.flips.get(PAIRS, {})
+        shares = [rate / pairs[name] for name, rate in found.flips.get(noise, {}).items() if pairs.get(name)]
+        return statistics.fmean(shares) if shares else None
+
+    return Measure(f"sign flips under noise {noise}, over those between two images", _analysed(pick), ".3f")
 
 
 def lipschitz(groups: Sequence[Group]) -> list[Part]:
@@ -44,7 +56,7 @@ def lipschitz(groups: Sequence[Group]) -> list[Part]:
     unit = "σ_B / σ_F (Eq. 8, unit maps)"
     charts = [_layered(groups, "Retention ratio by layer", RATIO, Axis(unit), lambda found: found.ratios, mark=1.0)]
     charts.append(_sensitivity(groups))
-    for noise in [name for name in some.flips if name != "pairs"][-1:]:
+    for noise in [name for name in some.flips if name != PAIRS][-1:]:
         axis = Axis("signs that flip, %", (0.0,))
         charts.append(_layered(groups, f"Sign flips by layer, noise {noise}", FLIPS, axis, _flips(noise)))
     parts += [chart for chart in charts if chart is not None]
@@ -53,6 +65,7 @@ def lipschitz(groups: Sequence[Group]) -> list[Part]:
         Measure("log10 of Eq. 5's product, lower end", _analysed(lambda f: f.eq5_log10[0])),
         *(_sensitivity_measure(radius) for radius in some.sensitivity),
         *(flips_measure(noise) for noise in some.flips),
+        *(relative_flips_measure(noise) for noise in some.flips if noise != PAIRS),
     ]
     if table := comparison("Continuity", groups, measures):
         parts.append(table)

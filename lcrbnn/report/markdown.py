@@ -33,7 +33,8 @@ def safe(text: str) -> str:
 
 def _part(part: Part, folder: str, files: Files) -> str:
     if isinstance(part, Chart):
-        path = f"{folder}/{len(files) + 1:02d}-{_slug(part.title)}.svg"
+        number = 1 + sum(name.endswith(".svg") for name in files)
+        path = f"{folder}/{number:02d}-{_slug(part.title)}.svg"
         files[path] = draw_file(part).encode()
         return f"**{safe(part.title)}** {safe(part.about)}\n\n![{safe(describe(part))}]({address(path)})"
     if isinstance(part, Gallery):
