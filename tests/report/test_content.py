@@ -79,6 +79,13 @@ def test_groups_that_differ_in_their_seed_differ_in_nothing_else(runs: list[str]
     assert _table(report, "Accuracy", "Accuracy")["test, %"][2] == "–"  # no seed is in both
 
 
+def test_one_pair_has_a_difference_and_no_interval(runs: list[str]) -> None:
+    report = _gather([f"{run}/seed-0.json" for run in runs])
+    assert _table(report, "Accuracy", "Accuracy")["test, %"] == ("84.99", "86.43", "–")
+    dot = _chart(report, "Accuracy", "Difference in accuracy").series[0].dots[0]
+    assert (dot.value, dot.low, dot.high) == (pytest.approx(1.44), None, None)
+
+
 def test_curves_are_means_with_the_range_of_seeds(report: Report, runs: list[str]) -> None:
     chart = _chart(report, "Over training", "Accuracy on training images")
     assert (chart.x.label, chart.y.label) == ("epoch", "accuracy, %")
@@ -192,7 +199,7 @@ def test_records_of_most_runs_are_taken_and_of_other_networks_not(runs: list[str
     assert text.startswith("Errors on 100 test images")
     for path in (tmp_path / "a").rglob("*.json"):
         record = json.loads(path.read_text())
-        record["settings"]["checkpoint_sha256"] = "of another network"
+        record["settings"]["checkpoint_sha256"] = f"of another network, {path}"
         path.write_text(json.dumps(record))
     parts = _parts(_gather(runs, tmp_path), "Corruptions")
     assert str(parts[0]).startswith("Errors on 5,000 test images")
