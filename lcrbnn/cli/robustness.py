@@ -61,12 +61,11 @@ def execute(args: argparse.Namespace) -> int:
 def _places(groups: dict[Path, list[Path]], records: Path | None) -> dict[Path, Path]:
     """Where the record of each run goes: into its own folder, or into one folder under the run's name."""
     places: dict[Path, Path] = {}
-    for folder, paths in groups.items():
+    for paths in groups.values():
         for path in paths:
-            name = Path(folder.name) / path.name if path != folder else Path(path.name)
-            if path.name.startswith("seed-") and path == folder:
-                name = Path(path.absolute().parent.name) / path.name
-            target = path / RECORD if records is None else records / name.with_name(name.name + ".json")
+            whole = path.resolve()
+            name = f"{whole.parent.name}/{whole.name}" if whole.name.startswith("seed-") else whole.name
+            target = path / RECORD if records is None else records / f"{name}.json"
             if path in places or target in places.values():
                 raise InputError(
                     f"two of the runs would leave the same record, {target}: read them one after the other"

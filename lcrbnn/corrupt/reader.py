@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class Reader:
         """Keep the settings, and take over what a record of the same settings has."""
         self.settings = {"run": self.spec.stored(), "checkpoint_sha256": self.digest, **settings}
         if not self.record.exists():
+            self._make_place()
             return
         record = read_record(self.record)
         figures = record["figures"]
@@ -89,6 +91,16 @@ class Reader:
         if not isinstance(figures.get("clean"), dict) or set(figures.get("errors", ())) != set(self.errors):
             raise InputError(f"{self.record} is damaged: it lacks errors of some of its heads")
         self.clean, self.errors = figures["clean"], figures["errors"]
+
+    def _make_place(self) -> None:
+        """See that a record can be written, before there is anything to lose."""
+        place = self.record.parent
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            raise InputError(f"a record cannot be written to {self.record}: {error.strerror}") from None
 
     def write(self, complete: bool) -> None:
         """Leave what is known so far."""

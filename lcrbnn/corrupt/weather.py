@@ -34,7 +34,10 @@ def snow(images: Tensor, constant: Snow, flakes: Tensor, angle: Tensor) -> Tenso
 
 
 def _gray(x: Tensor) -> Tensor:
-    """OpenCV's grey of float32 colours: green first, red and blue each multiplied and added with one rounding."""
+    """OpenCV's grey of float32 colours: green first, red and blue each multiplied and added with one rounding.
+
+    Of twelve orders and roundings it is the one that gives OpenCV's outputs, bit by bit.
+    """
     total = x[:, 1:2] * 0.587
     for channel, weight in ((0, 0.299), (2, 0.114)):
         product = x[:, channel : channel + 1].double() * float(np.float32(weight))  # exact: 48 bits

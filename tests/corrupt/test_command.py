@@ -77,6 +77,16 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert not (tmp_path / "r").exists()
 
 
+def test_a_record_that_cannot_be_written_is_refused_before_any_work(
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert robustness(data, str(trained / "seed-0"), *FEW, "--records", str(tmp_path / "file")) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"lcrbnn: a record cannot be written to {tmp_path / 'file' / 'plain' / 'seed-0.json'}: ")
+    assert shown.count("\n") == 1
+
+
 def test_small_grey_digits_are_refused(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_run(tmp_path / "run")
     assert robustness(data, str(tmp_path / "run")) == 2

@@ -20,9 +20,9 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record
 from lcrbnn.train.run import Options, evaluate
 from tests.corrupt.helpers import TEST, digits, know_digits
+from tests.train.helpers import small_run
 
 SOME = ("contrast", "gaussian_noise", "frost")
-NOTHING = io.StringIO()
 
 
 def quiet(total: int) -> Progress:
@@ -180,7 +180,7 @@ def test_a_fitted_head_is_the_best_one(trained: Path, data: Path, tmp_path: Path
     assert weight.grad.abs().max() < 1e-3
 
 
-def test_runs_of_two_data_sets_or_without_an_end_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_without_an_end_or_with_another_network_is_refused(trained: Path, data: Path, tmp_path: Path) -> None:
     half = shutil.copytree(trained / "seed-0", tmp_path / "half")
     (half / "record.json").unlink()
     with pytest.raises(InputError, match="is not finished: the test split is for finished runs"):
@@ -191,6 +191,12 @@ def test_runs_of_two_data_sets_or_without_an_end_are_refused(trained: Path, data
     (changed / "record.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match="is not the one that its record is of"):
         read(changed, tmp_path / "r.json", data)
+
+
+def test_runs_of_two_data_sets_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:
+    places = {trained / "seed-0": tmp_path / "a.json", small_run(tmp_path / "run"): tmp_path / "b.json"}
+    with pytest.raises(InputError, match="runs that are read together have one data set; got digits-32 and digits"):
+        measure(places, Options("cpu", data))
 
 
 def test_severities_are_read_in_order(
