@@ -282,6 +282,13 @@ def test_the_worst_case_is_image_by_image() -> None:
     assert judge(right, {"fgsm": survived["fgsm"]}, ATTACKS).masked is False
 
 
+def test_a_network_that_is_always_wrong_needs_no_attack() -> None:
+    net = binary_net()
+    images, labels = shown(net, 5)
+    found = attack_all_with(net, images, (labels + 1) % 10, list(ATTACKS), 0.1)
+    assert (found.clean, found.worst, found.masked) == (0, 0, False)
+
+
 def test_a_record_keeps_who_survived_the_first_image_first() -> None:
     entries = [True, False, False, False, True, True]
     assert figures(judge([True] * 6, {"fgsm": entries}, ATTACKS))["survived"] == {"fgsm": "8c"}
