@@ -37,6 +37,7 @@ def test_directions_belong_to_an_image_not_to_a_batch() -> None:
     assert torch.equal(few, many)
     assert len(few.flatten(1).unique(dim=0)) == 1 + 4 * 2  # clean, four radii, two draws
     moved = (few[1:] - few[0]).flatten(2).norm(dim=2)
+    assert not torch.allclose(few[4, 0] - few[0, 0], few[4, 1] - few[0, 1], atol=0.01)
     assert moved[0].tolist() == pytest.approx([0.01, 0.01], rel=1e-3)
     assert moved[3].tolist() == pytest.approx([4, 4], rel=1e-3)
 

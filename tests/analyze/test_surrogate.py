@@ -28,6 +28,9 @@ def settled(name: str, method: str | None, **more) -> Network:
     return net.eval()
 
 
+PLAN = ResNetPlan((1, 1), (4, 8), "plain", "hardtanh", "conv", "conv3-act", head="norm", kaiming=False)
+
+
 class Soft(ActivationBinarizer):
     """What the surrogate has in place of a sign."""
 
@@ -82,6 +85,19 @@ def test_one_layer_reaches_its_bound() -> None:
     assert reached(net) == pytest.approx(exact, rel=1e-3)
 
 
+def test_a_block_whose_branch_is_silent_is_its_skip() -> None:
+    net = build_resnet(replace(PLAN, depths=(2,), widths=(4,), head="linear"), lcrbnn.method("irnet"), 10, 1).eval()
+    for i in (0, 1):
+        nn.init.zeros_(net.get_submodule(f"layer1.{i}.bn2").weight)
+    found = bounds(net, torch.zeros(1, 1, 8, 8))
+    ends = found.layers["stem.0"].high * found.layers["head"].high
+    assert 10**found.surrogate_log10 == pytest.approx(ends / 8)  # the mean of 64 pixels shrinks by their root
+    nn.init.constant_(net.get_submodule("layer1.0.bn2").weight, 3.0)
+    branch = [bounds(net, torch.zeros(1, 1, 8, 8)).layers[f"layer1.0.conv{i}"].high for i in (1, 2)]
+    louder = 10 ** bounds(net, torch.zeros(1, 1, 8, 8)).surrogate_log10
+    assert louder == pytest.approx(ends / 8 * (1 + branch[0] * branch[1]))
+
+
 @pytest.mark.parametrize("method", ["irnet", "xnor", "xnor++", "dorefa"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_layer_counts_its_signs_its_scale_and_its_batch_norm(method: str, stride: int) -> None:
@@ -105,9 +121,6 @@ def test_a_layer_counts_its_signs_its_scale_and_its_batch_norm(method: str, stri
 class Linear(ActivationBinarizer):
     def forward(self, x: Tensor) -> Binary:
         return Binary(x)
-
-
-PLAN = ResNetPlan((1, 1), (4, 8), "plain", "hardtanh", "conv", "conv3-act", head="norm", kaiming=False)
 
 
 def test_the_product_of_eq_5_is_that_of_the_main_path() -> None:

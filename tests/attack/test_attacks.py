@@ -10,6 +10,7 @@ import lcrbnn
 from lcrbnn.attack.apgd import _look, _start, checkpoints
 from lcrbnn.attack.ball import Ball
 from lcrbnn.attack.losses import cross_entropy, dlr, margin, tempered
+from lcrbnn.attack.run import figures
 from lcrbnn.attack.square import square_side
 from lcrbnn.attack.suite import attack_all, judge
 from lcrbnn.attack.table import ATTACKS, Attack
@@ -279,6 +280,18 @@ def test_the_worst_case_is_image_by_image() -> None:
     assert found.black_box_only == 1
     assert not found.masked  # it adds an image, and beats none of them
     assert judge(right, {"fgsm": survived["fgsm"]}, ATTACKS).masked is False
+
+
+def test_a_network_that_is_always_wrong_needs_no_attack() -> None:
+    net = binary_net()
+    images, labels = shown(net, 5)
+    found = attack_all_with(net, images, (labels + 1) % 10, list(ATTACKS), 0.1)
+    assert (found.clean, found.worst, found.masked) == (0, 0, False)
+
+
+def test_a_record_keeps_who_survived_the_first_image_first() -> None:
+    entries = [True, False, False, False, True, True]
+    assert figures(judge([True] * 6, {"fgsm": entries}, ATTACKS))["survived"] == {"fgsm": "8c"}
 
 
 def test_an_attack_that_leaves_its_ball_is_not_believed() -> None:
