@@ -34,8 +34,13 @@ engine: $(VENV)/installed  # without a C++ compiler cmake only warns, and everyt
 bench: $(VENV)/installed
 	$(BIN)/python -m bench.retention_step
 
-docs: $(VENV)/installed  # the figures of docs/, from the tables
+# A drawn picture, no photos of frost: the example shows no image of a data set.
+EXAMPLE = none=results/cifar10-double/none lcr=results/cifar10-double/default --records results --frost none \
+	-o docs/example-report.html
+
+docs: $(VENV)/installed  # the figures of docs/, from the tables, and the example of a report
 	$(BIN)/lcrbnn methods --curves docs/methods.svg
+	$(BIN)/lcrbnn report $(EXAMPLE)
 
 $(VENV)/torch:
 	$(PYTHON) -m venv $(VENV)

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "train a small binary network on digits, with and without retention",
     "train": "train a network into a run folder, or go on with an interrupted run",
     "eval": "read the accuracy of a run",
+    "robustness": "read the error of runs on corrupted test images",
     "export": "write the network of a run as a .bnn file, with one bit a binary weight",
     "predict": "name what is in pictures, by a .bnn file and the engine",
     "inspect": "show the graph of a .bnn file, its sizes, kernels and times",
@@ -27,10 +28,14 @@ COMMANDS = {
     "reproduce": "make the paper's tables: run what has no record yet, show what is there",
     "plot": "draw accuracies and ratios over training, from the records of runs",
     "layers": "draw the latent weights and the likeness of maps of networks, layer by layer",
+    "report": "write one page about runs, from their records",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",
     "models": "list the networks, with their parameters and operations",
+    "cost": "count what a network holds and what an image costs",
+    "analyze": "measure norms of layers, sensitivity, sign flips and retention ratios of runs",
+    "attack": "look for adversarial images around the test images of runs",
 }
 
 

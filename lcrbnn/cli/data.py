@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lcrbnn.data import DATASETS, data_folder
-from lcrbnn.errors import InputError
+from lcrbnn.errors import InputError, choose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +22,18 @@ def execute(args: argparse.Namespace) -> int:
     if args.name is None:
         for row in DATASETS.values():
             print(f"{row.name:<8} {row.summary}")
+        print(f"{'frost':<8} five photos of frost, for one of the corruptions of lcrbnn robustness")
         return 0
-    if args.name != "cifar10":
-        raise InputError(f"no data set to fetch is called {args.name!r}; there is cifar10 (digits is embedded)")
+    if args.name in DATASETS and args.name not in FETCH:
+        raise InputError(f"{args.name} is embedded: there is nothing to fetch; there are {', '.join(FETCH)}")
+    return choose(FETCH, args.name, "data set to fetch")(args.data_folder)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _cifar10(folder: Path) -> int:
     from lcrbnn.data.fetch import fetch_cifar10
 
     live = sys.stderr.isatty()
@@ -34,6 +44,15 @@ def execute(args: argparse.Namespace) -> int:
             end = "\n" if done == total else ""
             sys.stderr.write(f"\r\x1b[K{done / 1e6:.0f}{share} MB{end}")
 
-    where = fetch_cifar10(args.data_folder, lambda text: print(text, file=sys.stderr), watch)
-    print(f"{where}: 60,000 images")
+    print(f"{fetch_cifar10(folder, _say, watch)}: 60,000 images")
     return 0
+
+
+def _frost(folder: Path) -> int:
+    from lcrbnn.data.frost import PHOTOS, fetch_frost
+
+    print(f"{fetch_frost(folder, _say)}: {len(PHOTOS)} photos")
+    return 0
+
+
+FETCH: dict[str, Callable[[Path], int]] = {"cifar10": _cifar10, "frost": _frost}

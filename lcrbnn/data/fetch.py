@@ -45,14 +45,14 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambd
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"data cannot be written to {target}: {error.strerror}") from None
-    missing = {name: md5 for name, md5 in layout.files.items() if not _is(target / name, md5)}
+    missing = {name: md5 for name, md5 in layout.files.items() if not holds(target / name, md5)}
     if not missing:
         return target
     reasons = []
     for source, take in SOURCES.items():
         say(f"fetching CIFAR-10 from {source}")
         try:
-            _keep(take(watch), missing, target, source)
+            keep(take(watch), missing, target)
         except OutOfReach as reason:
             say(f"{source}: {reason}")
             reasons.append(f"{source}: {reason}")
@@ -61,17 +61,23 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambd
     raise InputError(f"CIFAR-10 could not be fetched ({'; '.join(reasons)}); put its official files into {target}")
 
 
-def _is(path: Path, md5: str) -> bool:
+def _digest(content: bytes, kind: str) -> str:
+    return hashlib.new(kind, content, usedforsecurity=False).hexdigest()
+
+
+def holds(path: Path, digest: str, kind: str = "md5") -> bool:
+    """Whether a file is there and is the one of this digest."""
     try:
-        return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == md5
+        return _digest(path.read_bytes(), kind) == digest
     except OSError:
         return False
 
 
-def _keep(files: dict[str, bytes], wanted: dict[str, str], target: Path, source: str) -> None:
-    for name, md5 in wanted.items():
+def keep(files: dict[str, bytes], wanted: dict[str, str], target: Path, kind: str = "md5") -> None:
+    """Write the wanted files, each whole and only if it has its digest; OutOfReach at the first that has another."""
+    for name, digest in wanted.items():
         content = files.get(name, b"")
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        if _digest(content, kind) != digest:
             raise OutOfReach(f"its {name} is not the official one")
         part = target / f"{name}.part"
         try:

@@ -62,10 +62,10 @@ class Arm:
 def read_arms(paths: Sequence[Path]) -> list[Arm]:
     """The runs of records or folders, in their order, an arm for each folder that holds seeds."""
     arms: dict[Path, Arm] = {}
-    found = {one.absolute(): one for given in paths for one in _found(given)}
+    found = {one.absolute(): one for given in paths for one in find_runs(given)}
     for place, path in found.items():
-        lines, spec = _read_folder(RunFolder(path)) if path.is_dir() else _read_file(path)
-        arm = arms.setdefault(_home(place), Arm(_home(place).name, spec))
+        lines, spec = read_run(path)
+        arm = arms.setdefault(home(place), Arm(home(place).name, spec))
         differs = arm.spec.difference(spec.but(seed=arm.spec.seed))
         if differs is not None:
             raise InputError("the runs of {} are not of one arm: {} is {} and {}".format(arm.name, *differs))
@@ -77,15 +77,20 @@ def read_arms(paths: Sequence[Path]) -> list[Arm]:
     return list(arms.values())
 
 
-def _found(path: Path) -> list[Path]:
+def find_runs(path: Path) -> list[Path]:
     """A file as it is; of a folder its records, or the runs in it."""
     return [path] if not path.is_dir() else sorted(path.glob("seed-*.json")) or runs_in(path)
 
 
-def _home(path: Path) -> Path:
+def home(path: Path) -> Path:
     """The folder of the arm that a run or a record belongs to; a run that is no seed of several is its own."""
     run = path if path.is_dir() else path.parent if path.name == "record.json" else path.with_suffix("")
     return run.parent if re.fullmatch(r"seed-\d+", run.name) else run
+
+
+def read_run(path: Path) -> tuple[Lines, Spec]:
+    """The lines over training and the spec of a run, from its folder or its record."""
+    return _read_folder(RunFolder(path)) if path.is_dir() else _read_file(path)
 
 
 def _read_folder(folder: RunFolder) -> tuple[Lines, Spec]:

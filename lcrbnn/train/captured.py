@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lcrbnn.models import Network
 from lcrbnn.train.objective import arithmetic
 from lcrbnn.train.spec import Spec
 
@@ -19,7 +18,7 @@ class Answers:
     use it before the next call.
     """
 
-    def __init__(self, model: Network, spec: Spec, *, capture: bool = False) -> None:
+    def __init__(self, model: nn.Module, spec: Spec, *, capture: bool = False) -> None:
         """Keep the network; the first call captures it."""
         self.model, self.spec, self.capture = model, spec, capture
         self._graph: Any = None

@@ -43,3 +43,15 @@ def numerics(spec: Spec) -> Iterator[None]:
         torch.set_rng_state(drawn)
         memory.fill_uninitialized_memory = filled
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[1:]
+
+
+@contextmanager
+def all_digits() -> Iterator[None]:
+    """Inside, a GPU's convolutions and products keep all digits of float32, and take the same kernel every time."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

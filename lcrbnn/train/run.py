@@ -133,7 +133,7 @@ def _loops(todo: Mapping[RunFolder, Spec], options: Options) -> list[Loop]:
     built = {folder: build(spec, device, fused=fast and device.type == "cuda") for folder, spec in todo.items()}
     shared = next(iter(todo.values()))
     row = choose(DATASETS, shared.data, "data set")
-    learned, held = _splits(shared, row, row.load(options.data_folder))
+    learned, held = splits_of(shared, row, row.load(options.data_folder))
     train_batches = Batches(learned, row, device)
     valid_batches = None if held is None else Batches(held, row, device)
     loops = []
@@ -176,7 +176,7 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
         )
 
 
-def _splits(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
+def splits_of(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
     """What a run learns from and what it is watched on: never the test images."""
     return (images.train, None) if spec.images == "all" else images.divided(row.held_out)
 
@@ -232,7 +232,7 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
     if final and not folder.record.exists():
         raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
     images = row.load(options.data_folder)
-    learned, held = _splits(spec, row, images)
+    learned, held = splits_of(spec, row, images)
     if not final:
         if held is None:
             raise InputError(

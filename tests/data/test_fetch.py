@@ -240,17 +240,24 @@ def test_a_file_is_not_there_under_its_name_before_it_is_whole(
 def test_data_lists_the_data_sets_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(maxsplit=1) for line in lines] == [[row.name, row.summary] for row in DATASETS.values()]
+    assert [line.split(maxsplit=1) for line in lines][:-1] == [[row.name, row.summary] for row in DATASETS.values()]
+    assert lines[-1].startswith("frost ")
 
 
-@pytest.mark.parametrize("name", ["nope", "digits"])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nope", "no data set to fetch is called 'nope'; there are cifar10, frost"),
+        ("digits", "digits is embedded: there is nothing to fetch; there are cifar10, frost"),
+    ],
+)
 def test_data_that_cannot_be_fetched_is_one_sentence_and_exit_code_2(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["data", name]) == 2
     shown = capsys.readouterr()
-    assert shown.err == f"lcrbnn: no data set to fetch is called '{name}'; there is cifar10 (digits is embedded)\n"
+    assert shown.err == f"lcrbnn: {sentence}\n"
     assert shown.out == ""
     assert list(tmp_path.iterdir()) == []
 

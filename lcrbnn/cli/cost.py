@@ -1,0 +1,138 @@
+"""`lcrbnn cost`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lcrbnn.errors import InputError, number
+
+REAL = "real"  # full precision
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A network and its images, or the paper's table."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a network (lcrbnn models), or the folder of a run")
+    parser.add_argument("--method", help="how it is binarised (lcrbnn methods; irnet if not said), or real")
+    parser.add_argument("--bits", help="1/1 or 1/32, weights and activations; the method's own if not said")
+    parser.add_argument("--image", type=int, help="side of an image in pixels; the network's own if not said")
+    parser.add_argument("--classes", type=int, help="the network's own if not said")
+    parser.add_argument("--layers", action="store_true", help="a line a layer too")
+    parser.add_argument("--paper", action="store_true", help="the paper's cost table beside our counts")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a record, .json")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Count, print, and write the record if asked."""
+    if args.paper == (args.model is not None):
+        raise InputError("say a network or --paper, one of them")
+    settings, figures = _paper(args) if args.paper else _model(args)
+    if args.out is not None:
+        from lcrbnn.runs.record import write_record
+
+        write_record(args.out, "cost", settings, figures)
+        print(args.out)
+    return 0
+
+
+def _model(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    from lcrbnn.analyze.cost import count
+
+    net, name, shape = _find(args)
+    cost = count(net, shape)
+    size, why = _file_size(net, name, shape)
+    print(f"{name}, an image of {' x '.join(map(str, shape))} (channels, height, width)")
+    lines = {
+        "parameters": f"{cost.parameters:,}, of which {cost.binary_weights:,} keep one bit",
+        "stored bits": f"{cost.stored_bits:,} ({cost.stored_bits / 8e6:.3f} MB; in full precision "
+        f"{(cost.stored_bits + 31 * cost.binary_weights) / 8e6:.3f} MB)",
+        "file": f"{size:,} bytes as .bnn" if size is not None else why,
+        "binary MACs": f"{cost.binary_macs:,}" + _more(cost.bit_operations, cost.binary_macs, "1-bit operations"),
+        "mixed MACs": f"{cost.mixed_macs:,} (1-bit weights, real activations)" if cost.mixed_macs else "0",
+        "real MACs": f"{cost.real_macs:,}",
+        "element-wise": f"{cost.element_wise:,} (the rule: docs/analysis.md)",
+        "OPs": f"{cost.ops:,.0f} = FP + BOPs / 64; with element-wise operations {cost.ops_all:,.0f}",
+    }
+    for title, text in lines.items():
+        print(f"  {title:<13} {text}")
+    if args.layers:
+        width = max((len(one.name) for one in cost.layers), default=0)
+        for one in cost.layers:
+            print(f"  {one.name:<{width}}  {one.kind:<6}  {one.weights:>10,} weights  {one.macs:>13,} MACs")
+    settings = {"model": name, "shape": list(shape)}
+    return settings, {**asdict(cost), "flops": cost.flops, "ops": cost.ops, "ops_all": cost.ops_all, "file_bytes": size}
+
+
+def _more(value: int, usual: int, what: str) -> str:
+    return "" if value == usual else f" ({value:,} {what})"
+
+
+def _find(args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
+    """The network, what it is called, and the shape of an image."""
+    from lcrbnn.data import DATASETS
+    from lcrbnn.models import MODELS, network
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.build import load_network
+
+    if args.model not in MODELS and Path(args.model).is_dir():
+        if any(one is not None for one in (args.method, args.bits, args.image, args.classes)):
+            raise InputError("a run has its method, bits, image and classes: say none of them")
+        spec, net, _ = load_network(RunFolder(Path(args.model)))
+        row = DATASETS[spec.data]
+        return net, f"{spec.model} {spec.method}", (row.channels, row.image, row.image)
+    method = None if args.method == REAL else args.method or "irnet"
+    if args.image is not None:
+        number(args.image, "--image", low=8, high=4096, whole=True)
+    net = network(args.model, method, bits=args.bits, classes=args.classes, image=args.image)
+    side = MODELS[args.model].image if args.image is None else args.image
+    return net, f"{args.model} {method or REAL}{f' {args.bits}' if args.bits else ''}", (3, side, side)
+
+
+def _file_size(net: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
+    """Bytes of the exported file; otherwise why there is none."""
+    import torch
+
+    from lcrbnn.engine.format import write_model
+    from lcrbnn.export.model import Input, export_model
+
+    channels, *sides = shape
+    with torch.no_grad():
+        classes = net.eval()(torch.zeros(1, *shape)).shape[1]
+    given = Input((sides[0], sides[1], channels), tuple(map(str, range(classes))))
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.bnn"
+        try:
+            write_model(path, export_model(net, given, name))
+        except InputError as error:
+            return None, f"no .bnn file: {error}"
+        return path.stat().st_size, ""
+
+
+def _paper(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    from lcrbnn.analyze.cost_paper import IMAGE, UNKNOWN, agrees, paper_costs
+
+    print(f"{'':<15} {'BOPS, paper':>11} {'ours':>14}   {'FLOPS, paper':>12} {'ours':>14}")
+    figures = {}
+    for row, cost in paper_costs():
+        if cost is None:
+            print(f"{row.title:<15} {row.bops:>11.3e} {'–':>14}   {row.flops:>12.3e} {'–':>14}  not in this package")
+            continue
+        same = [agrees(row.bops, cost.bit_operations), agrees(row.flops, cost.flops)]
+        words = ["exact" if one else "not derivable" for one in same]
+        print(
+            f"{row.title:<15} {row.bops:>11.3e} {cost.bit_operations:>14,}   {row.flops:>12.3e} {cost.flops:>14,}"
+            f"  BOPS {words[0]}, FLOPS {words[1]}"
+        )
+        figures[row.title] = {
+            "network": row.network,
+            "bops": cost.bit_operations,
+            "bops_exact": same[0],
+            "flops": cost.flops,
+            "flops_exact": same[1],
+            "printed": [row.bops, row.flops],
+        }
+    print(UNKNOWN)
+    return {"model": "the paper's cost table", "shape": list(IMAGE)}, figures

@@ -1,0 +1,56 @@
+"""`lcrbnn report`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lcrbnn.data import data_folder
+from lcrbnn.errors import choose
+
+KINDS = {".html": "one page with everything in it", ".md": "Markdown, with its charts in a folder beside it"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Runs in groups, records about them, and the file to write."""
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run, of its seed-N folders or of their records, or NAME=FOLDER; several groups are compared "
+        "with the first, seed by seed",
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="an .html or .md file")
+    parser.add_argument(
+        "--records",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PLACE",
+        help="files or folders of records of these runs (robustness, attack, analyze, layers, cost); those in the "
+        "runs' own folders are found without",
+    )
+    parser.add_argument("--title", help="of the report; what was trained if not said")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="to be shown under each corruption; one is drawn if not said"
+    )
+    parser.add_argument(
+        "--frost", type=Path, metavar="FOLDER", help="of the photos; frost/ in the data folder if not said"
+    )
+    parser.add_argument("--data-folder", type=Path, default=data_folder(), help="where the data sets are")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Gather, write, say where it lies."""
+    from lcrbnn.data.frost import FOLDER
+    from lcrbnn.report.content import gather
+    from lcrbnn.report.write import write
+
+    choose(KINDS, args.out.suffix, "kind of report")
+    frost = args.data_folder / FOLDER if args.frost is None else args.frost
+    report = gather(
+        args.runs, args.records, folder=args.out.parent, picture=args.picture, frost=frost, title=args.title
+    )
+    write(report, args.out)
+    print(args.out)
+    return 0

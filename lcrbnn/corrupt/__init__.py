@@ -1,0 +1,1 @@
+"""Corrupted images, and how a network bears them: CORRUPTIONS, official folders, scores."""

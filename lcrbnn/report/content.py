@@ -1,0 +1,85 @@
+"""The content of a report: which sections there are, and what each shows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lcrbnn.report.charts import Part, Report, Section
+from lcrbnn.report.compare import STARRED, Measure, comparison
+from lcrbnn.report.cost import cost, sources
+from lcrbnn.report.groups import Group, read_groups
+from lcrbnn.report.layers import flips_measure, likeness, lipschitz, relative_flips_measure, weights
+from lcrbnn.report.records import Found, attach, find_records
+from lcrbnn.report.robustness import AS_TRAINED, attacked, corruptions, mean_measure, worst_measure
+from lcrbnn.report.samples import samples
+from lcrbnn.report.training import accuracy, curves, gap, test_accuracy, trained
+
+
+class Given(NamedTuple):
+    """All that a section can be made of."""
+
+    groups: Sequence[Group]
+    found: Sequence[Found]
+    folder: Path  # of the report: links are paths from it
+    picture: Path | None  # to be shown corrupted; one is drawn if there is none
+    frost: Path
+
+
+SHORT = (
+    Measure("accuracy on test images, %", test_accuracy),
+    mean_measure(AS_TRAINED, "main", "error, mean of 15 corruptions, %"),
+    mean_measure(AS_TRAINED, "main_worst", "error, mean of 15 corruptions at severity 5, %"),
+    worst_measure("2/255"),
+    worst_measure("8/255"),
+    flips_measure("0.08"),
+    relative_flips_measure("0.08"),
+    Measure("retention, mean |σ_B / σ_F − 1|", gap, ".3f"),
+)
+
+
+def _in_short(given: Given) -> list[Part]:
+    table = comparison("Main figures", given.groups, SHORT)
+    about = "Means over seeds with 95 % intervals; differences to the first group are paired by seed. " + STARRED
+    return [about, table] if table else []
+
+
+SECTIONS: dict[str, Callable[[Given], list[Part]]] = {
+    "In short": _in_short,
+    "What was trained": lambda given: trained(given.groups),
+    "Accuracy": lambda given: accuracy(given.groups),
+    "Over training": lambda given: curves(given.groups),
+    "Corruptions": lambda given: corruptions(given.groups),
+    "What the corruptions look like": lambda given: samples(given.groups[0].spec.data, given.picture, given.frost),
+    "Attacks": lambda given: attacked(given.groups),
+    "Lipschitz continuity": lambda given: lipschitz(given.groups),
+    "Likeness of maps": lambda given: likeness(given.groups),
+    "Latent weights": lambda given: weights(given.groups),
+    "Cost and size": lambda given: cost(given.groups, given.found),
+    "Records": lambda given: sources(given.groups, given.found, given.folder),
+}
+
+
+def gather(
+    runs: Sequence[str],
+    records: Sequence[Path],
+    *,
+    folder: Path,
+    picture: Path | None = None,
+    frost: Path,
+    title: str | None = None,
+) -> Report:
+    """Read runs and records, and put together what they show."""
+    groups = read_groups(runs)
+    found = find_records(groups, records)
+    attach(groups, found)
+    given = Given(groups, found, folder, picture, frost)
+    sections = [Section(name, tuple(parts)) for name, make in SECTIONS.items() if (parts := make(given))]
+    spec = groups[0].spec
+    names = tuple(group.name for group in groups)
+    count = sum(len(group.runs) for group in groups)
+    lead = f"{count} runs of {spec.model} on {spec.data}: {', '.join(names)}."
+    if len(names) > 1:
+        lead += f" Differences are to {names[0]}."
+    return Report(title or f"{spec.model} on {spec.data}: {' and '.join(names)}", lead, names, tuple(sections))

@@ -1,0 +1,77 @@
+"""What docs/analysis.md says of the committed records is what they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lcrbnn.analyze.cost_paper import paper_costs
+from lcrbnn.analyze.operator import CLOSE
+from lcrbnn.analyze.robust import SUMMARY
+from lcrbnn.runs.record import read_record
+from lcrbnn.study.groups import compare
+from lcrbnn.study.paired import Paired, paired
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "analysis.md").read_text()
+ARMS = ("none", "default")
+
+
+def records() -> dict[str, dict[int, dict]]:
+    folder = ROOT / "results" / "analyze" / "cifar10-double"
+    return {arm: {s: read_record(folder / arm / f"seed-{s}.json") for s in range(5)} for arm in ARMS}
+
+
+def summaries() -> dict[str, dict[int, dict[str, float]]]:
+    return {arm: {s: one["figures"]["summary"] for s, one in runs.items()} for arm, runs in records().items()}
+
+
+def test_the_table_is_that_of_the_records() -> None:
+    table = "\n".join(line.rstrip() for line in compare(summaries(), SUMMARY).splitlines())
+    assert f"```\n{table}\n```" in TEXT
+
+
+def test_what_is_said_of_the_table_is_in_the_records() -> None:
+    found = summaries()
+
+    def difference(name: str) -> Paired:
+        return paired(*([one[name] for one in found[arm].values()] for arm in ARMS))
+
+    for noise in ("0.04", "0.08", "0.12"):
+        assert difference(f"flips_{noise}").high < 0  # fewer flip
+        assert not difference(f"flips_over_pairs_{noise}").decided  # not more than differ less
+    assert difference("flips_pairs").high < 0
+    assert difference("cosine").low > 0
+    assert not difference("surrogate_log10").decided
+    assert not difference("eq5_log10").decided
+    decided = [name for name in SUMMARY if name.startswith(("sens", "over")) and difference(name).decided]
+    assert decided == ["sensitivity_1", "over_pairs_1"]
+
+
+def test_intervals_converged_and_are_as_narrow_as_is_said() -> None:
+    norms = [
+        norm
+        for runs in records().values()
+        for one in runs.values()
+        for norm in one["figures"]["norms"].values()
+        if norm["steps"]
+    ]
+    assert max(norm["residual"] for norm in norms) <= CLOSE
+    apart = [100 * (norm["high"] / norm["low"] - 1) for norm in norms]
+    assert f"the ends are {min(apart):.2f} to {max(apart):.1f} % apart" in TEXT
+
+
+def test_records_are_of_a_clean_commit_and_of_the_runs_of_the_study() -> None:
+    for arm, runs in records().items():
+        for seed, record in runs.items():
+            assert "+" not in record["environment"]["commit"]
+            trained = read_record(ROOT / "results" / "cifar10-double" / arm / f"seed-{seed}.json")
+            assert record["settings"]["checkpoint_sha256"] == trained["figures"]["checkpoint_sha256"]
+            assert record["settings"]["run"] == trained["settings"]
+
+
+def test_the_cost_table_is_what_is_counted() -> None:
+    for row, cost in paper_costs():
+        if cost is not None:
+            line = next(line for line in TEXT.splitlines() if line.startswith(f"| {row.title} |"))
+            assert f"| {cost.bit_operations:,} |" in line
+            assert f"| {cost.flops:,} |" in line
