@@ -40,7 +40,7 @@ def relative_flips_measure(noise: str) -> Measure:
         shares = [rate / pairs[name] for name, rate in found.flips.get(noise, {}).items() if pairs.get(name)]
         return statistics.fmean(shares) if shares else None
 
-    return Measure(f"sign flips under noise {noise}, over those between two images", _analysed(pick), ".3f")
+    return Measure(f"flips under noise {noise} / flips between images", _analysed(pick), ".3f")
 
 
 def lipschitz(groups: Sequence[Group]) -> list[Part]:

@@ -96,8 +96,8 @@ tbody th{font-weight:400}
 .numbers td,.numbers thead th:not(:first-child){text-align:right}
 details{font-size:.86rem;margin-top:.3rem}
 summary{color:var(--soft);cursor:pointer}
-@media screen and (max-width:36rem){body{padding:.75rem}table{font-size:.75rem}th,td{padding:.25rem .3rem}
-tbody th{min-width:4.5rem}}
+@media screen and (max-width:36rem){body{padding:.75rem}table{font-size:.72rem}th,td{padding:.25rem .2rem}
+tbody th{min-width:3.7rem}}
 @media print{@page{margin:14mm}body{max-width:none;padding:0;font-size:10pt}details,nav{display:none}
 h2{break-after:avoid}.scroll{overflow:visible}.charts{grid-template-columns:1fr 1fr}
 table{font-size:8pt}.pictures{grid-template-columns:repeat(8,1fr)}tr{break-inside:avoid}}
