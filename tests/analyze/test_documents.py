@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 from lcrbnn.analyze.cost_paper import paper_costs
@@ -45,6 +46,34 @@ def test_what_is_said_of_the_table_is_in_the_records() -> None:
     assert not difference("eq5_log10").decided
     decided = [name for name in SUMMARY if name.startswith(("sens", "over")) and difference(name).decided]
     assert decided == ["sensitivity_1", "over_pairs_1"]
+
+
+def test_the_figures_of_the_log_are_in_the_records() -> None:
+    log = (ROOT / "docs" / "LOG.md").read_text()
+    found = summaries()
+
+    def mean(arm: str, name: str) -> float:
+        return statistics.fmean(one[name] for one in found[arm].values())
+
+    def pair(name: str, shown: str) -> str:
+        return " to ".join(f"{mean(arm, name):{shown}}" for arm in ARMS)
+
+    assert f"**Sign flips fall from {pair('flips_0.08', '.1f')} %** under noise of 0.08" in log
+    assert f"signs that differ between two images fall as well, from {pair('flips_pairs', '.1f')} %**" in log
+    assert f"(off-diagonal cosine {pair('cosine', '.2f').replace('0.', '.')})" in log
+    moved = [[r * mean(arm, f"sensitivity_{r:g}") for arm in ARMS] for r in (0.01, 0.1, 4)]
+    for text in (TEXT, log):
+        assert all(f"{value:.1f}" == "3.2" for value in moved[0])
+        assert all(f"{value:.1f}" == "3.6" for value in moved[1])
+        assert "3.2" in text
+        assert "3.6" in text
+    assert "one of 4 by 12" in log
+    assert all(round(value) == 12 for value in moved[2])
+    one = {
+        arm: statistics.fmean(100 * r["figures"]["flips"]["0.08"]["layer3.2.conv1"] for r in runs.values())
+        for arm, runs in records().items()
+    }
+    assert f"{one['none']:.1f} to {one['default']:.1f} % at the input of its fifth convolution" in log
 
 
 def test_intervals_converged_and_are_as_narrow_as_is_said() -> None:
