@@ -136,6 +136,14 @@ def test_marks_and_dashes_tell_groups_apart_without_colour(many: int) -> None:
     assert f"0 0 {WIDTH} " in drawn
 
 
+def test_a_long_name_leaves_room_for_the_chart_and_is_whole_in_its_tip() -> None:
+    name = "a.very.long.name." * 5 + "conv1"
+    drawn = draw(Dots("A", "B.", Axis("x"), (name,), "layer", (DotSeries("g", 0, (Dot(1, 0, 2),)),)), "a")
+    label = re.findall(r'text-anchor="end" class="small">([^<]+)</text>', drawn)
+    assert label == ["…" + name[-25:]]
+    assert f"<title>g, {name}: 1 [0, 2]</title>" in drawn
+
+
 # -- colours: contrast as WCAG has it, colour blindness by Machado, Oliveira and Fernandes (2009) -----------------
 
 BLIND = {
