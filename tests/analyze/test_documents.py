@@ -8,6 +8,7 @@ from pathlib import Path
 from lcrbnn.analyze.cost_paper import paper_costs
 from lcrbnn.analyze.operator import CLOSE
 from lcrbnn.analyze.robust import SUMMARY
+from lcrbnn.attack.run import summary
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.groups import compare
 from lcrbnn.study.paired import Paired, paired
@@ -74,6 +75,24 @@ def test_the_figures_of_the_log_are_in_the_records() -> None:
         for arm, runs in records().items()
     }
     assert f"{one['none']:.1f} to {one['default']:.1f} % at the input of its fifth convolution" in log
+
+
+def test_the_trial_of_the_attacks_is_that_of_the_records() -> None:
+    folder = ROOT / "results" / "attack"
+    found = {
+        arm: {s: read_record(folder / "cpu-double" / arm / f"seed-{s}.json")["figures"] for s in range(5)}
+        for arm in ARMS
+    }
+    figures = {arm: {s: summary(one) for s, one in runs.items()} for arm, runs in found.items()}
+    table = "\n".join(line.rstrip() for line in compare(figures, {n: n for n in figures["none"][0]}).splitlines())
+    assert f"```\n{table}\n```" in TEXT
+    assert not any(v["masked"] for runs in found.values() for one in runs.values() for v in one.values())
+    record = read_record(folder / "cpu" / "teacher" / "seed-0.json")
+    assert (record["settings"]["images"], record["settings"]["run"]["method"]) == (1000, "real")
+    whole = record["figures"]
+    said = f"({whole['2/255']['clean']:.1f} % of these images right), the worst case leaves {whole['2/255']['worst']:.1f} %"
+    assert f"{said} at 2/255 and {whole['8/255']['worst']:.1f} % at 8/255" in TEXT
+    assert whole["8/255"]["worst"] < 5
 
 
 def test_intervals_converged_and_are_as_narrow_as_is_said() -> None:
