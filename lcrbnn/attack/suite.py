@@ -12,7 +12,7 @@ from lcrbnn.attack.ball import Ball
 from lcrbnn.attack.table import Attack
 from lcrbnn.attack.target import Target
 
-BATCH = 1000  # images at a time: where their number falls together with another, nothing but time changes
+BATCH = 1000  # images at a time
 EDGE = 1e-6  # what rounding may add to a distance
 
 LOUD = (
