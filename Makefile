@@ -48,11 +48,11 @@ $(VENV)/torch:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/torch pyproject.toml
-	$(PIP) install cmake -C wheel.cmake=false -e .
+	$(PIP) install cmake --config-settings=wheel.cmake=false -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) install -C wheel.cmake=false -e ".[dev]"
+	$(PIP) install --config-settings=wheel.cmake=false -e ".[dev]"
 	@touch $@
 
 clean:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lcrbnn.layers import binary_layers, evaluating
+from lcrbnn.layers import binary_layers
 from lcrbnn.models import Network
-from lcrbnn.retention.capture import Capture, Point, weights_only
+from lcrbnn.retention.capture import Point, maps_at, weights_only
 
 
 class Maps(NamedTuple):
@@ -40,13 +40,7 @@ def layer_maps(model: Network, images: Tensor) -> dict[str, Maps]:
     """
     points = [Point(name, "in") for name in model.chain]
     binarised = bool(list(binary_layers(model))) and not weights_only(model)
-    capture = Capture(model, points, signs=binarised)
-    try:
-        with evaluating(model):
-            model(images)
-        maps = capture.take()
-    finally:
-        capture.close()
+    maps = maps_at(model, points, images, signs=binarised)
     return {
         point.module: Maps(
             maps.real[point].flatten(1).float(),

@@ -8,22 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lcrbnn.layers import binary_layers, evaluating
+from lcrbnn.layers import binary_layers
 from lcrbnn.models import Network
-from lcrbnn.retention.capture import Capture, Point
+from lcrbnn.retention.capture import Point, maps_at
 
 
 @torch.no_grad()
 def layer_signs(model: Network, images: Tensor) -> dict[str, Tensor]:
     """The signs that each binary layer makes of its input, in evaluation mode; none of layers that take it as it is."""
     points = [Point(name, "in") for name, layer in binary_layers(model) if layer.input_binarizer is not None]
-    capture = Capture(model, points, signs=True)
-    try:
-        with evaluating(model):
-            model(images)
-        maps = capture.take()
-    finally:
-        capture.close()
+    maps = maps_at(model, points, images, signs=True)
     return {point.module: maps.binary[point].signs for point in points}
 
 

