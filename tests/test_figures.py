@@ -125,8 +125,11 @@ def table_row(*cells: str) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
-def gpu(case: str) -> dict:
-    return figures(f"gpu-steps-{case}")
+def gpu(case: str, folder: str = "") -> dict:
+    return figures(f"{folder}gpu-steps-{case}")
+
+
+FIRST = "first/"  # the GPU step as it was before the look at the ratios became a part of it, with lists of kernels
 
 
 GPU_CASES = {
@@ -138,10 +141,19 @@ GPU_CASES = {
 }
 
 
-def gpu_rows() -> list[str]:
+MORE_CASES = {
+    **GPU_CASES,
+    "ResNet-20, `teacher`": "resnet20-teacher",
+    "ResNet-18, `teacher`": "resnet18-teacher",
+    "ResNet-18, 224 pixels": "resnet18-224",
+    "the same, `latent`": "resnet18-224-latent",
+}
+
+
+def gpu_rows(cases: dict[str, str], folder: str) -> list[str]:
     rows = []
-    for shown, case in GPU_CASES.items():
-        found = gpu(case)
+    for shown, case in cases.items():
+        found = gpu(case, folder)
         ratios = [f"{found[r]:.{d}f}" if r in found else "" for r, d in (("time_ratio", 3), ("memory_ratio", 2))]
         named = {"images_per_second": "", "time_ratio": "time ", "memory_ratio": "memory "}
         targets = []
@@ -177,19 +189,8 @@ def gpu_sentences() -> list[tuple[str, str]]:
     more = {
         case: f"{gpu(case)['time_ratio'] - 1:.1%}".replace("%", " %") for case in GPU_CASES.values() if "lat" in case
     }
-    device = {case: gpu(case)["kernels"] for case in GPU_CASES.values()}
-    epochs = {case: gpu(case)["epoch_s"] for case in GPU_CASES.values()}  # the middle one of three has no look
-    between = {c: epochs[f"{c}-latent"][1] / epochs[c][1] for c in ("resnet20", "resnet18")}
-    alone = gpu("resnet20")["steps_per_epoch"] * 128 / epochs["resnet20"][1] / 1000
-    top, top18 = device["resnet20-latent"]["top"], device["resnet18"]["top"]
-    ours = sum(
-        us for name, (us, _) in device["resnet20"]["top"].items() if name.startswith(("_convolve", "_correlate"))
-    )
-    library = sum(us for name, (us, _) in top18.items() if re.search("xmma|cutlass|cask|nhwcAdd", name))
-    compiled = sum(us for name, (us, _) in top18.items() if name.startswith("triton_"))
-    us, kept = device["resnet20"]["us"], device["resnet20-latent"]["us"]
     return [
-        ("docs/LOG.md", f"{rate['resnet20']} images a second alone, {rate['resnet20-four']} for four"),
+        ("docs/LOG.md", f"{rate['resnet20']} images a second alone, {rate['resnet20-four']} for four, and what"),
         (
             "README.md",
             f"{rate['resnet20']} images a second alone and {rate['resnet20-four']} over four runs side by side",
@@ -199,21 +200,74 @@ def gpu_sentences() -> list[tuple[str, str]]:
             f"adds {more['resnet20-latent']} to a step there and {more['resnet18-latent']} to one of ResNet-18",
         ),
         ("docs/claims.md", f"+{more['resnet20-latent']} (ResNet-20) and +{more['resnet18-latent']} (ResNet-18)"),
-        ("docs/claims.md", f"+{between['resnet20'] - 1:.1%} and +{between['resnet18'] - 1:.1%}".replace("%", " %")),
-        ("docs/LOG.md", f"{alone:.1f} k, `latent` {between['resnet20']:.3f} (ResNet-18: {between['resnet18']:.3f})"),
-        ("docs/LOG.md", f"{us:.0f} us against {kept:.0f} us with `latent`, a ratio of {kept / us:.3f}"),
-        (
-            "docs/LOG.md",
-            f"{device['resnet20']['count']} kernels a step, {device['resnet20-latent']['count']} with `latent`",
-        ),
-        ("docs/LOG.md", f"{top['_parts'][0] + top['_power'][0]} of the {kept - us:.0f} us"),
-        ("docs/LOG.md", f"{ours} of the {us:.0f} us are the package's own convolutions"),
-        (
-            "docs/LOG.md",
-            f"names {sum(v for v, _ in top18.values()) / 1000:.2f} of {device['resnet18']['us'] / 1000:.2f} ms",
-        ),
-        ("docs/LOG.md", f"{library / 1000:.2f} in cuDNN's convolutions and {compiled / 1000:.2f} in compiled"),
     ]
+
+
+def first_gpu_sentences() -> list[str]:
+    cases = {case: gpu(case, FIRST) for case in GPU_CASES.values()}
+    rate = {case: f"{found['images_per_second'] / 1000:.0f} k" for case, found in cases.items()}
+    device = {case: found["kernels"] for case, found in cases.items()}
+    epochs = {case: found["epoch_s"] for case, found in cases.items()}  # the middle one of three has no look
+    between = {c: epochs[f"{c}-latent"][1] / epochs[c][1] for c in ("resnet20", "resnet18")}
+    alone = cases["resnet20"]["steps_per_epoch"] * 128 / epochs["resnet20"][1] / 1000
+    top, top18 = device["resnet20-latent"]["top"], device["resnet18"]["top"]
+    ours = sum(
+        us for name, (us, _) in device["resnet20"]["top"].items() if name.startswith(("_convolve", "_correlate"))
+    )
+    library = sum(us for name, (us, _) in top18.items() if re.search("xmma|cutlass|cask|nhwcAdd", name))
+    compiled = sum(us for name, (us, _) in top18.items() if name.startswith("triton_"))
+    us, kept = device["resnet20"]["us"], device["resnet20-latent"]["us"]
+    return [
+        f"{rate['resnet20']} images a second alone, {rate['resnet20-four']} for four",
+        f"{alone:.1f} k, `latent` {between['resnet20']:.3f} (ResNet-18: {between['resnet18']:.3f})",
+        f"{us:.0f} us against {kept:.0f} us with `latent`, a ratio of {kept / us:.3f}",
+        f"{device['resnet20']['count']} kernels a step, {device['resnet20-latent']['count']} with `latent`",
+        f"{top['_parts'][0] + top['_power'][0]} of the {kept - us:.0f} us",
+        f"{ours} of the {us:.0f} us are the package's own convolutions",
+        f"names {sum(v for v, _ in top18.values()) / 1000:.2f} of {device['resnet18']['us'] / 1000:.2f} ms",
+        f"{library / 1000:.2f} in cuDNN's convolutions and {compiled / 1000:.2f} in compiled",
+    ]
+
+
+def twin_rows() -> list[str]:
+    """Relative errors of a step's gradients: as they are, with the same signs, rounded in the same places."""
+    rows = []
+    for model in ("resnet20", "resnet18"):
+        for name in ("float32", "float32-latent", "bfloat16", "bfloat16-latent"):
+            found = figures(f"twin-{model}-{name}")
+            signs = found["signs"]
+            rounded = found.get("error_rounded_as_eager")
+            cells = [
+                f"{found['error']['all']:.1e}",
+                f"{signs['flipped']:,} of {signs['of']:,}",
+                f"{signs['error_with_the_same_signs']['all']:.1e}",
+                "" if rounded is None else f"{rounded['all']:.1e}",
+            ]
+            rows.append(table_row(f"{model}, {name}", *cells))
+    return rows
+
+
+def diagnosis_rows() -> list[str]:
+    rows = []
+    folder = ROOT / "results" / "cifar10-diagnosis"
+    for arm in tomllib.loads((ROOT / "studies" / "cifar10-diagnosis.toml").read_text())["arms"]:
+        runs = [json.loads((folder / arm / f"seed-{seed}.json").read_text())["figures"] for seed in (0, 1)]
+        cells = [" ".join(f"{run['last'][part]:.2f}" for run in runs) for part in ("valid", "train")]
+        rows.append(table_row(f"`{arm}`", *cells))
+    return rows
+
+
+def plain_sentences() -> list[tuple[str, str]]:
+    folder = ROOT / "results" / "cifar10-plain" / "none"
+    tests = [json.loads((folder / f"seed-{s}.json").read_text())["readings"][0]["top1"] for s in range(5)]
+    row = f"{' '.join(f'{t:.2f}' for t in tests)}: {mean(tests):.2f} ({statistics.stdev(tests):.2f})"
+    return [("docs/LOG.md", row), ("README.md", f"{mean(tests):.2f} % with one skip a block")]
+
+
+def corruption_sentences() -> list[tuple[str, str]]:
+    found = figures("corruptions-h200")
+    assert all(one["largest"] == 0 for one in found["each"].values())
+    return [(path, f"in {found['whole_s']:.0f} s on an H200") for path in ("docs/LOG.md", "docs/corruptions.md")]
 
 
 SCREEN = ROOT / "results" / "cifar10-screen"
@@ -353,7 +407,13 @@ QUOTED = [
     speed_sentence(),
     *kill_sentences(),
     *gpu_sentences(),
-    *(("docs/LOG.md", row) for row in gpu_rows()),
+    *(("docs/LOG.md", row) for row in gpu_rows(MORE_CASES, "")),
+    *(("docs/LOG.md", row) for row in gpu_rows(GPU_CASES, FIRST)),
+    *(("docs/LOG.md", sentence) for sentence in first_gpu_sentences()),
+    *(("docs/LOG.md", row) for row in twin_rows()),
+    *(("docs/LOG.md", row) for row in diagnosis_rows()),
+    *plain_sentences(),
+    *corruption_sentences(),
     *(("docs/LOG.md", row) for row in conv_rows()),
     *screen_sentences(),
     *(("docs/LOG.md", row) for row in screen_rows()),
