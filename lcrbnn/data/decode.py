@@ -37,10 +37,11 @@ def open_picture(content: bytes) -> Any:
 
 def reduced(picture: Any, times: int) -> int:
     """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, never below 1/times; by how much it will be smaller."""
-    if times < 2 or picture.format != "JPEG":
+    by = max(scale for scale in (1, 2, 4, 8) if scale <= max(times, 1))
+    if by == 1 or picture.format != "JPEG":
         return 1
     wide = picture.width
-    picture.draft(None, (-(-wide // times), -(-picture.height // times)))
+    picture.draft(None, (wide // by, picture.height // by))
     return round(wide / picture.width)
 
 

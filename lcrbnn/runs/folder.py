@@ -128,7 +128,7 @@ class RunFolder:
         """The images that are left out; None if that was not found out yet."""
         try:
             images = json.loads(self.broken.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.broken} cannot be read: {error}") from None

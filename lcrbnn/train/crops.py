@@ -5,41 +5,52 @@ Torch resizes bytes several times as fast as Pillow, to within one level; it is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lcrbnn.data.decode import open_picture, pixels, reduced
-from lcrbnn.data.geometry import Box, centre, draws, random_crop, resized
+from lcrbnn.data.geometry import centre, draws, random_crop, resized
 
 
 def evaluation_square(content: bytes, side: int, margin: float) -> np.ndarray:
     """(side, side, 3): the whole image resized, then its middle."""
     picture = open_picture(content)
-    wide, high = resized(picture.width, picture.height, side, margin)
-    reduced(picture, min(picture.width // wide, picture.height // high))
-    whole = _resize(np.asarray(pixels(picture)), wide, high)
+    width, height = picture.size
+    wide, high = resized(width, height, side, margin)
     left, top = centre(wide, high, side)
+    times = reduced(picture, min(width // wide, height // high))
+    if times > 1:
+        across, down = width / wide, height / high
+        return _reduced_part(picture, (left * across, top * down, side * across, side * down), times, side)
+    whole = _resize(np.asarray(pixels(picture)), wide, high)
     return whole[top : top + side, left : left + side]
 
 
 def random_square(content: bytes, side: int, key: int, place: int) -> np.ndarray:
-    """(side, side, 3): a random part of the image, perhaps mirrored, by its place in an epoch.
-
-    A large JPEG is decoded at a half, a quarter or an eighth of its size, as long as the part still has `side` pixels.
-    """
+    """(side, side, 3): a random part of the image, perhaps mirrored, by its place in an epoch."""
     picture = open_picture(content)
     box, mirrored = random_crop(picture.width, picture.height, draws(key, place))
     times = reduced(picture, min(box.width, box.height) // side)
-    shown = np.asarray(pixels(picture))
-    left, top, width, height = box if times == 1 else _smaller(box, times, shown)
-    square = _resize(shown[top : top + height, left : left + width], side, side)
+    if times > 1:
+        square = _reduced_part(picture, box, times, side)
+    else:
+        shown = np.asarray(pixels(picture))
+        square = _resize(shown[box.top : box.top + box.height, box.left : box.left + box.width], side, side)
     return square[:, ::-1] if mirrored else square
 
 
-def _smaller(box: Box, times: int, shown: np.ndarray) -> Box:
-    """The same part of the reduced image, to the nearest of its pixels."""
-    left, top = round(box.left / times), round(box.top / times)
-    right, bottom = round((box.left + box.width) / times), round((box.top + box.height) / times)
-    return Box(left, top, min(right, shown.shape[1]) - left, min(bottom, shown.shape[0]) - top)
+def _reduced_part(picture: Any, part: tuple[float, float, float, float], times: int, side: int) -> np.ndarray:
+    """A part (left, top, width, height) of a JPEG that is decoded so many times smaller: it has `side` pixels still.
+
+    By Pillow, which takes fractions of a pixel; decoding takes most of the time here.
+    """
+    from PIL import Image
+
+    shown = pixels(picture)
+    left, top, width, height = (number / times for number in part)
+    box = (left, top, min(left + width, shown.width), min(top + height, shown.height))
+    return np.asarray(shown.resize((side, side), Image.Resampling.BILINEAR, box=box))
 
 
 def _resize(shown: np.ndarray, wide: int, high: int) -> np.ndarray:

@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from lcrbnn.errors import Failed, InputError
 from lcrbnn.train.reader import Chunk, Reply, fill
 
 PATIENCE = 60.0  # seconds
+START = 60.0  # that a new process has in any case: it loads its libraries first
 SLOTS = 4  # batches in memory: some in work, one in use, one on its way to a device
 CHUNK = 32  # images of a piece of work, at most
 AHEAD = 4  # pieces that a process has at hand: few enough to fit into a pipe
@@ -42,7 +45,7 @@ class Request(NamedTuple):
 
     members: list[Member]
     key: int | None = None
-    places: list[int] = []  # noqa: RUF012 (never changed)
+    places: Sequence[int] = ()
 
 
 class Job:
@@ -61,6 +64,7 @@ class _Worker:
         self.process, self.pipe = process, pipe
         self.at_hand: dict[int, Chunk] = {}
         self.heard = time.monotonic()
+        self.begun = False  # whether it has ever said anything
 
 
 class Pool:
@@ -145,9 +149,12 @@ class Pool:
     def _submit(self, todo: Iterator[Request]) -> None:
         self._hear(0)
         while self._free and (request := next(todo, None)) is not None:
+            count = len(request.members)
+            if count > self.capacity:
+                raise ValueError(f"{count} images do not fit into the memory of {self.capacity}")
             slot = self._free.pop()
             assert self.memory is not None
-            first, count = slot * self.capacity, len(request.members)
+            first = slot * self.capacity
             job = Job(slot, request, self.memory[first : first + count])
             self._queue.append(job)
             size = max(1, min(CHUNK, -(-count // max(1, 2 * self.workers))))
@@ -161,16 +168,18 @@ class Pool:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        for worker in self._crew:
-            while self._backlog and len(worker.at_hand) < AHEAD:
-                chunk = self._backlog.popleft()
-                if not worker.at_hand:
-                    worker.heard = time.monotonic()
-                worker.at_hand[chunk.number] = chunk
-                try:
-                    worker.pipe.send(chunk)
-                except OSError:
-                    raise self._dead(worker) from None
+        while self._backlog and self._crew:
+            worker = min(self._crew, key=lambda one: len(one.at_hand))
+            if len(worker.at_hand) >= AHEAD:
+                return
+            chunk = self._backlog.popleft()
+            if not worker.at_hand:
+                worker.heard = time.monotonic()
+            worker.at_hand[chunk.number] = chunk
+            try:
+                worker.pipe.send(chunk)
+            except OSError:
+                raise self._dead(worker) from None
 
     def _listen(self, began: float) -> None:
         """Wait for news; raise if a process has had none for too long."""
@@ -183,10 +192,11 @@ class Pool:
         self._hand_out()
         now = time.monotonic()
         for worker in self._crew:
-            if worker.at_hand and now - max(worker.heard, began) > self.patience:
+            patience = self.patience if worker.begun else max(START, self.patience)
+            if worker.at_hand and now - max(worker.heard, began) > patience:
                 name = next(iter(worker.at_hand.values())).members[0].name
                 raise Failed(
-                    f"a process that reads images said nothing for {self.patience:g} seconds; it was given {name} "
+                    f"a process that reads images said nothing for {patience:g} seconds; it was given {name} "
                     "and those after it"
                 )
 
@@ -198,7 +208,7 @@ class Pool:
                 reply: Reply = worker.pipe.recv()
             except (EOFError, OSError):
                 raise self._dead(worker) from None
-            worker.heard = time.monotonic()
+            worker.heard, worker.begun = time.monotonic(), True
             del worker.at_hand[reply.number]
             self._take(reply)
 
@@ -240,10 +250,8 @@ class Pool:
     def _start(self) -> None:
         if self.memory is not None:
             return
-        try:
-            import PIL  # noqa: F401
-        except ImportError:
-            raise InputError("reading images needs Pillow, which is not installed here") from None
+        if find_spec("PIL") is None:
+            raise InputError("reading images needs Pillow, which is not installed here")
         size = self.slots * self.capacity * self.side**2 * 3
         handle = _nameless(size)
         try:
@@ -258,7 +266,7 @@ class Pool:
     def _spawn(self, memory: int) -> _Worker:
         ours, theirs = Pipe()
         told = {
-            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 (an entry may be an archive)
+            "path": [str(Path(p).absolute()) for p in sys.path],
             "pipe": theirs.fileno(),
             "memory": memory,
             "side": self.side,

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Chunk(NamedTuple):
     first: int
     members: list[Member]
     key: int | None
-    places: list[int]
+    places: Sequence[int]
 
 
 class Reply(NamedTuple):
@@ -79,7 +80,10 @@ def main(pipe: int, memory: int, side: int, margin: float) -> None:
                 reply = Reply(chunk.number, fill(chunk, squares, margin, files))
             except Exception as error:
                 reply = Reply(chunk.number, {}, f"{type(error).__name__}: {error}"[:500])
-            connection.send(reply)
+            try:
+                connection.send(reply)
+            except OSError:
+                os._exit(0)
 
 
 def _leave_with(parent: int) -> None:
