@@ -96,6 +96,11 @@ class Pool:
         self._submit(todo)
         return self._deliver(turn, todo)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes."""
+        return [worker.process.pid for worker in self._crew]
+
     def release(self, job: Job) -> None:
         """Give a batch's memory back."""
         self._free.append(job.slot)

@@ -74,7 +74,7 @@ def test_any_number_of_processes_reads_the_same_batches(images: Listing) -> None
     wanted = squares(pool(0), requests(images))
     with pool(2) as two:
         found = squares(two, requests(images))
-        pids = [worker.process.pid for worker in two._crew]
+        pids = two.pids
     assert len(wanted) == 5
     assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
     assert gone(pids, 0.1)
@@ -112,7 +112,7 @@ def test_a_killed_process_ends_the_work_at_once(images: Listing) -> None:
     with pool(2) as made:
         batches = made.run(requests(images, times=1000))
         made.release(next(batches))
-        pids = [worker.process.pid for worker in made._crew]
+        pids = made.pids
         os.kill(pids[1], signal.SIGKILL)
         began = time.monotonic()
         with pytest.raises(Failed, match="was ended by signal 9; perhaps memory ran out"):
@@ -127,7 +127,7 @@ def test_a_process_that_hangs_ends_the_work_when_patience_does(images: Listing, 
     with pool(2, patience=1.0) as made:
         batches = made.run([Request([images[i] for i in range(6)]), Request([images[0], stuck])])
         made.release(next(batches))
-        pids = [worker.process.pid for worker in made._crew]
+        pids = made.pids
         began = time.monotonic()
         with pytest.raises(Failed, match="said nothing for 1 seconds; it was given"):
             next(batches)
@@ -142,7 +142,7 @@ def test_signals_are_left_to_the_parent(images: Listing) -> None:
         batches = made.run(requests(images, times=3))
         made.release(next(batches))
         for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(made._crew[0].process.pid, number)
+            os.kill(made.pids[0], number)
         finish(made, batches)
 
 
@@ -152,7 +152,7 @@ from lcrbnn.data.listing import Member
 from lcrbnn.train.pool import Pool, Request
 pool = Pool(16, 1.0, 4, 2)
 pool.run([Request([Member(path, path)]) for path in sys.argv[1:]])
-print(*(worker.process.pid for worker in pool._crew), flush=True)
+print(*pool.pids, flush=True)
 sys.stdin.read()
 """
 
