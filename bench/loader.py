@@ -80,8 +80,8 @@ def loader_seconds(pool: Pool, images: Listing, key: int | None) -> float:
 
 def _requests(images: Listing, key: int | None) -> Iterator[Request]:
     for start in range(0, len(images), BATCH):
-        places = list(range(start, min(start + BATCH, len(images))))
-        yield Request([images[place] for place in places], key, places)
+        places = range(start, min(start + BATCH, len(images)))
+        yield Request(images.take(np.array(places)), key, places)
 
 
 def _processes(pool: Pool) -> float:

@@ -66,10 +66,12 @@ class Listing:
         return Member(name, name if kind == FILE else self._paths[path], kind, *rest)
 
     def take(self, rows: np.ndarray) -> Listing:
-        """Some of the images, in the order of the rows."""
+        """Some of the images, in the order of the rows; of the archives only those that they lie in."""
         part = Listing([], self.labels[rows])
         part._names = [self._names[row] for row in rows.tolist()]
-        part._paths, part._numbers = self._paths, self._numbers[rows]
+        part._numbers = self._numbers[rows]
+        used, part._numbers[:, 0] = np.unique(part._numbers[:, 0], return_inverse=True)
+        part._paths = [self._paths[i] for i in used.tolist()] if self._paths else []
         return part
 
 

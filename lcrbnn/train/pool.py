@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lcrbnn.data.listing import Files, Member
+from lcrbnn.data.listing import Files, Listing
 from lcrbnn.errors import Failed, InputError
 from lcrbnn.train.reader import Chunk, Reply, fill
 
@@ -43,7 +43,7 @@ _START = (
 class Request(NamedTuple):
     """One batch: its images; with a key, random squares by their places in an epoch."""
 
-    members: list[Member]
+    members: Listing
     key: int | None = None
     places: Sequence[int] = ()
 
@@ -164,8 +164,9 @@ class Pool:
             self._queue.append(job)
             size = max(1, min(CHUNK, -(-count // max(1, 2 * self.workers))))
             for start in range(0, count, size):
-                part = slice(start, start + size)
-                chunk = Chunk(self._number, first + start, request.members[part], request.key, request.places[part])
+                part = slice(start, min(start + size, count))
+                some = request.members.take(np.arange(part.start, part.stop))
+                chunk = Chunk(self._number, first + start, some, request.key, request.places[part])
                 self._owner[self._number] = job, start
                 job.missing.add(self._number)
                 self._backlog.append(chunk)

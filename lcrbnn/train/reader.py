@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lcrbnn.data.listing import Broken, Files, Member
+from lcrbnn.data.listing import Broken, Files, Listing
 from lcrbnn.train.crops import evaluation_square, random_square
 
 LOOK = 1.0  # seconds between two looks at the parent
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
     number: int
     first: int
-    members: list[Member]
+    members: Listing
     key: int | None
     places: Sequence[int]
 
@@ -47,10 +47,10 @@ class Reply(NamedTuple):
 def fill(chunk: Chunk, squares: np.ndarray, margin: float, files: Files) -> dict[int, str]:
     """Read the images of a chunk into (n, side, side, 3); why some could not be had. Their squares are black."""
     side, broken = squares.shape[1], {}
-    for i, member in enumerate(chunk.members):
+    for i in range(len(chunk.members)):
         square = squares[chunk.first + i]
         try:
-            content = files.read(member)
+            content = files.read(chunk.members[i])
             if chunk.key is None:
                 square[...] = evaluation_square(content, side, margin)
             else:

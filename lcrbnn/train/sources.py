@@ -159,7 +159,7 @@ def decoded(listing: Listing, channel: Channel) -> Split:
 def _requests(listing: Listing, channel: Channel) -> Iterator[Request]:
     size = channel.pool.capacity
     for start in range(0, len(listing), size):
-        yield Request([listing[row] for row in range(start, min(start + size, len(listing)))])
+        yield Request(listing.take(np.arange(start, min(start + size, len(listing)))))
 
 
 def _held(

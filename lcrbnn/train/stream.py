@@ -97,4 +97,4 @@ class Stream(Source):
         return slice(start + count * self.rank // self.world, start + count * (self.rank + 1) // self.world)
 
     def _request(self, rows: np.ndarray, key: int | None, part: slice) -> Request:
-        return Request([self.listing[row] for row in rows.tolist()], key, list(range(part.start, part.stop)))
+        return Request(self.listing.take(rows), key, range(part.start, part.stop))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcrbnn.data.listing import Listing
+from lcrbnn.data.listing import Listing, Member
 from lcrbnn.data.tree import find_tree
 from lcrbnn.errors import Failed
 from lcrbnn.train.pool import Job, Pool, Request
@@ -35,8 +35,11 @@ def pool(workers: int, capacity: int = 12, patience: float = 30.0) -> Pool:
 def requests(images: Listing, size: int = 12, key: int | None = None, times: int = 1) -> Iterator[Request]:
     for _ in range(times):
         for start in range(0, len(images), size):
-            places = list(range(start, start + size))
-            yield Request([images[i] for i in places], key, places)
+            yield Request(images.take(np.arange(start, start + size)), key, range(start, start + size))
+
+
+def asked(*members: Member) -> Request:
+    return Request(Listing(members, [0] * len(members)))
 
 
 def squares(made: Pool, asked: Iterator[Request]) -> list[np.ndarray]:
@@ -94,10 +97,10 @@ def test_a_new_list_ends_the_one_before_and_no_memory_is_lost(images: Listing) -
 
 def test_a_broken_image_is_named_by_its_place_and_is_black(images: Listing, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"nothing")
-    bad = images[0]._replace(name="bad.png", path=str(tmp_path / "bad.png"))
+    bad = images[0]._replace(name=str(tmp_path / "bad.png"))
     for workers in (0, 1):
         with pool(workers) as made:
-            (job,) = made.run([Request([images[0], images[1], bad, images[2]])])
+            (job,) = made.run([asked(images[0], images[1], bad, images[2])])
             assert job.broken == {2: "it is no image that Pillow knows"}
             assert not job.squares[2].any()
             assert job.squares[3].any()
@@ -123,9 +126,9 @@ def test_a_killed_process_ends_the_work_at_once(images: Listing) -> None:
 
 def test_a_process_that_hangs_ends_the_work_when_patience_does(images: Listing, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")  # nobody ever writes into it, so that opening it waits for ever
-    stuck = images[0]._replace(name="pipe.png", path=str(tmp_path / "pipe.png"))
+    stuck = images[0]._replace(name=str(tmp_path / "pipe.png"))
     with pool(2, patience=1.0) as made:
-        batches = made.run([Request([images[i] for i in range(6)]), Request([images[0], stuck])])
+        batches = made.run([asked(*(images[i] for i in range(6))), asked(images[0], stuck)])
         made.release(next(batches))
         pids = made.pids
         began = time.monotonic()
@@ -148,10 +151,10 @@ def test_signals_are_left_to_the_parent(images: Listing) -> None:
 
 ORPHAN = """
 import sys
-from lcrbnn.data.listing import Member
+from lcrbnn.data.listing import Listing, Member
 from lcrbnn.train.pool import Pool, Request
 pool = Pool(16, 1.0, 4, 2)
-pool.run([Request([Member(path, path)]) for path in sys.argv[1:]])
+pool.run([Request(Listing([Member(path, path)], [0])) for path in sys.argv[1:]])
 print(*pool.pids, flush=True)
 sys.stdin.read()
 """
