@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,12 @@ def cut(path: Path, size: int) -> Path:
     return path
 
 
+def cut_between(path: Path) -> None:
+    with tarfile.open(path) as archive:
+        end = archive.getmembers()[-1].offset
+    cut(path, end)
+
+
 def without(*gone: str) -> Tree:
     return {n: c for n, c in TREE.items() if not n.startswith(gone)}
 
@@ -143,7 +150,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no zip": (lambda top: as_zip(TREE, top / "train.zip").write_bytes(b"no zip"), "cannot be read as a zip file"),
     "a zip cut short": (lambda top: cut(as_zip(TREE, top / "train.zip"), 3000), "cannot be read as a zip file"),
     "a tar cut inside an image": (lambda top: cut(as_tar(TREE, top / "train.tar"), 1300), "cut short"),
-    "a tar cut between images": (lambda top: cut(as_tar(TREE, top / "train.tar"), 2048), "cut short"),
+    "a tar cut between images": (lambda top: cut_between(as_tar(TREE, top / "train.tar")), "ends with an empty block"),
     "no tar": (lambda top: as_tar(TREE, top / "train.tar").write_bytes(b"x" * 2000), "cannot be read as a tar file"),
 }
 
