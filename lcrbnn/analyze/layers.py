@@ -10,12 +10,11 @@ from torch import Tensor
 
 from lcrbnn.analyze.correlation import Alike, alike, chance, layer_maps
 from lcrbnn.analyze.latent import Spread, sample_weights, spread
-from lcrbnn.data import DATASETS
-from lcrbnn.errors import choose
 from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.numerics import find_device
 from lcrbnn.train.run import Options
 from lcrbnn.train.spec import Spec
@@ -26,7 +25,7 @@ DIGITS = 5
 
 def first_images(spec: Spec, options: Options, count: int = IMAGES) -> Tensor:
     """The first training images of a run's data set, normalised; no test image is looked at."""
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
     batches = Batches(row.load(options.data_folder).train, row, find_device(options.device))
     return next(batches.plain(count)).images
 

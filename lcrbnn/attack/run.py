@@ -12,10 +12,10 @@ import torch
 from lcrbnn.attack.suite import Verdict, attack_all
 from lcrbnn.attack.table import ATTACKS, Attack
 from lcrbnn.attack.target import target_of
-from lcrbnn.data import DATASETS
 from lcrbnn.errors import InputError, choose
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.build import load_network
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.numerics import all_digits, find_device
 from lcrbnn.train.run import Options
 
@@ -73,7 +73,7 @@ def attack_run(
 ) -> dict[str, Any]:
     """The figures of a run, by eps; `tick` hears of each attack that is done."""
     spec, model, _ = load_network(RunFolder(run))
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
     device = find_device(options.device)
     test = row.load(options.data_folder).test
     count = settings["images"]

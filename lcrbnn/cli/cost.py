@@ -72,16 +72,16 @@ def _more(value: int, usual: int, what: str) -> str:
 
 def _find(args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
     """The network, what it is called, and the shape of an image."""
-    from lcrbnn.data import DATASETS
     from lcrbnn.models import MODELS, network
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import load_network
+    from lcrbnn.train.dataset import data_row
 
     if args.model not in MODELS and Path(args.model).is_dir():
         if any(one is not None for one in (args.method, args.bits, args.image, args.classes)):
             raise InputError("a run has its method, bits, image and classes: say none of them")
         spec, net, _ = load_network(RunFolder(Path(args.model)))
-        row = DATASETS[spec.data]
+        row = data_row(spec)
         return net, f"{spec.model} {spec.method}", (row.channels, row.image, row.image)
     method = None if args.method == REAL else args.method or "irnet"
     if args.image is not None:

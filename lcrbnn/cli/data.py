@@ -20,10 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """List the data sets, or fetch one."""
     if args.name is None:
+        width = max(map(len, DATASETS))
         for row in DATASETS.values():
-            print(f"{row.name:<8} {row.summary}")
-        print(f"{'frost':<8} five photos of frost, for one of the corruptions of lcrbnn robustness")
+            print(f"{row.name:<{width}} {row.summary}")
+        print(f"{'frost':<{width}} five photos of frost, for one of the corruptions of lcrbnn robustness")
         return 0
+    if args.name in DATASETS and DATASETS[args.name].tree is not None:
+        raise InputError(
+            f"{args.name} cannot be fetched: lcrbnn train takes it from --data-folder, as docs/data.md says"
+        )
     if args.name in DATASETS and args.name not in FETCH:
         raise InputError(f"{args.name} is embedded: there is nothing to fetch; there are {', '.join(FETCH)}")
     return choose(FETCH, args.name, "data set to fetch")(args.data_folder)

@@ -7,7 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from lcrbnn.cli.train import add_options
+from lcrbnn.cli.train import add_options, add_reading
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,13 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--final", action="store_true", help="read the test split of a finished run; its record notes each reading"
     )
     add_options(parser)
+    add_reading(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print a line a run, and the mean of several."""
     from lcrbnn.train.run import Options, evaluate, runs_in
 
-    options = Options(args.device, args.data_folder)
+    options = Options(args.device, args.data_folder, workers=args.workers, patience=args.patience)
     for folder in args.runs:
         found = []
         paths = runs_in(folder)

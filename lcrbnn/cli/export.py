@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the file, and say how large it is."""
-    from lcrbnn.data import DATASETS
     from lcrbnn.export import export_model
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import load_network
+    from lcrbnn.train.dataset import data_row
     from lcrbnn.train.run import runs_in
 
     write = _writer(args.out)
@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(f"{args.run} holds several runs, {names}, and one is exported: say which")
     spec, net, _ = load_network(RunFolder(runs[0]))
     bits = f" {spec.bits}" if spec.bits else ""
-    model = export_model(net, DATASETS[spec.data], f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
+    model = export_model(net, data_row(spec), f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write(args.out, model)

@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lcr", metavar="FORM", help="with retention: default, paper or official, at the strength that goes with it"
     )
     add_options(parser)
+    add_reading(parser)
+    parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
     parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
@@ -39,6 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Where to compute, and where the data is."""
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--data-folder", type=Path, default=data_folder(), help="where the data sets are")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How images are read from files."""
+    parser.add_argument(
+        "--workers", type=int, default=-1, help="processes that read images from files; -1: one a core but one"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds that such a process may say nothing before the run ends"
+    )
 
 
 def _add_field(group: Any, one: Field) -> None:
@@ -78,6 +90,7 @@ def execute(args: argparse.Namespace) -> int:
     """Make the spec of recipe and options, train, say what came out and where it lies."""
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import read_spec
+    from lcrbnn.train.dataset import settled
     from lcrbnn.train.numerics import find_device
     from lcrbnn.train.recipes import find_recipe
     from lcrbnn.train.run import Options, check_places, train_together
@@ -86,7 +99,8 @@ def execute(args: argparse.Namespace) -> int:
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
         raise InputError("say --seed or --seeds, not both")
-    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
+    reading = (args.workers, args.cache, args.patience)
+    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step, *reading)
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
     siblings = [RunFolder(args.run / f"seed-{seed}") for seed in seeds if seed is not None]
     jobs: dict[Path, Spec] = {}
@@ -103,7 +117,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.resume and not folder.exists():
             print(f"no run in {path} yet: starting it", file=sys.stderr)
         base = base if args.lcr is None else retaining(_lasting(base, given), args.lcr)
-        jobs[path] = base.but(**given, **({} if seed is None else {"seed": seed}))
+        jobs[path] = settled(base.but(**given, **({} if seed is None else {"seed": seed})), args.data_folder)
     check_places(jobs, args.resume)
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
     for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:

@@ -18,8 +18,9 @@ from lcrbnn.data.frost import FOLDER
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train.numerics import find_device
-from lcrbnn.train.run import Options, splits_of
+from lcrbnn.train.run import Options
 from lcrbnn.train.signals import StopRequest
+from lcrbnn.train.sources import splits_of
 
 PAIRS = [(name, severity) for name in CORRUPTIONS for severity in SEVERITIES]
 

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from lcrbnn.corrupt.head import Head, Trunk, fit_head
 from lcrbnn.corrupt.scores import summarize
-from lcrbnn.data import DATASETS, DataSet
-from lcrbnn.errors import InputError, choose
+from lcrbnn.data import DataSet
+from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.train.augment import normalize
 from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.numerics import numerics
 from lcrbnn.train.objective import arithmetic
 
@@ -41,7 +42,7 @@ class Reader:
             raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
         if read_record(folder.record)["figures"].get("checkpoint_sha256") != self.digest:
             raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-        self.row: DataSet = choose(DATASETS, self.spec.data, "data set")
+        self.row: DataSet = data_row(self.spec)
         self.trunk = Trunk(model.to(device))
         self.heads: dict[str, Head] = {AS_TRAINED: Head.of(self.trunk.last)}
         self.settings: dict[str, Any] = {}

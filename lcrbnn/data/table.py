@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lcrbnn.data.cifar import load_cifar10
 from lcrbnn.data.digits import TOP, read_digits
+from lcrbnn.data.pixels import read_tree
 from lcrbnn.data.split import Images
+from lcrbnn.data.tree import Tree, find_tree
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,39 @@ class DataSet:
     top: int  # the pixel value that stands for 1
     mean: tuple[float, ...]  # a channel, in units of top
     std: tuple[float, ...]
-    held_out: int  # training images set aside for validation
+    held_out: int  # training images set aside for validation; of images read from files, a tenth at most
     augment: str  # what training images usually go through: a row of AUGMENTATIONS
     load: Callable[[Path], Images]
     names: tuple[str, ...] = ()  # of the classes; without, they are numbered
+    tree: Callable[[Path], Tree] | None = None  # where images are read from files
+    margin: float = 1.0  # there: the shorter side of a whole image in evaluation, over that of its middle
 
+    def sized(self, side: int, classes: int) -> DataSet:
+        """The same with images of another side, or with this number of classes."""
+        if self.tree is None:
+            return self
+        load = partial(read_tree, self.tree, side=side, margin=self.margin)
+        return replace(self, image=side, classes=classes, load=load)
+
+
+def _tree_row(name: str, summary: str, find: Callable[[Path], Tree], side: int, classes: int, **more: Any) -> DataSet:
+    """A row of images that are read from files, in colour, normalised as ImageNet's are."""
+    return DataSet(
+        name,
+        summary,
+        classes=classes,
+        channels=3,
+        image=side,
+        top=255,
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        load=partial(read_tree, find, side=side, margin=more.get("margin", 1.0)),
+        tree=find,
+        **more,
+    )
+
+
+_STANDARD = 256 / 224  # of the usual protocol: the shorter side becomes 256, and the middle 224 are taken
 
 _ROWS = [
     DataSet(
@@ -57,6 +89,35 @@ _ROWS = [
         augment="crop-flip",
         load=load_cifar10,
         names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    ),
+    _tree_row(
+        "tiny-imagenet",
+        "110,000 images of 64 x 64 pixels, 200 classes (90,000 train, 10,000 validation, 10,000 test)",
+        lambda folder: find_tree(folder, "tiny-imagenet", "tiny-imagenet-200"),
+        64,
+        200,
+        held_out=10_000,
+        augment="crop-flip",
+    ),
+    _tree_row(
+        "imagenet",
+        "1,331,167 images, 1,000 classes, at 224 x 224 (1,231,167 train, 50,000 validation, 50,000 test)",
+        lambda folder: find_tree(folder, "imagenet", "ILSVRC/Data/CLS-LOC"),
+        224,
+        1000,
+        held_out=50_000,
+        augment="resized-crop",
+        margin=_STANDARD,
+    ),
+    _tree_row(
+        "folder",
+        "your own: train/<class>/..., val/<class>/..., as folders, zip or tar files; 224 x 224, or --side",
+        find_tree,
+        224,
+        0,
+        held_out=10_000,
+        augment="resized-crop",
+        margin=_STANDARD,
     ),
 ]
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lcrbnn.data import DATASETS, data_folder
+from lcrbnn.data import data_folder
 from lcrbnn.engine.format import write_model
 from lcrbnn.engine.lib import Engine
 from lcrbnn.export import export_model
 from lcrbnn.peers.timing import in_turns
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.build import load_network
+from lcrbnn.train.dataset import data_row
 
 MOST = 1000  # images that are compared
 CALLS = 50  # of one image each, for the speed
@@ -44,7 +45,7 @@ class Shipped:
 def ship(run: Path, path: Path) -> Shipped:
     """Export a finished run, and let engine and PyTorch answer for its test images; no label is read."""
     spec, net, _ = load_network(RunFolder(run))
-    row = DATASETS[spec.data]
+    row = data_row(spec)
     write_model(path, export_model(net, row, f"{spec.model} {spec.method} {spec.data}"))
     pixels = row.load(data_folder()).test.images[:MOST]
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (row.mean, row.std))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.analyze.cost import count
-from lcrbnn.data import DATASETS
-from lcrbnn.errors import choose
 from lcrbnn.report.charts import Hint, Link, Part, Table
 from lcrbnn.report.groups import Group
 from lcrbnn.report.records import COST, Found, of_kind
 from lcrbnn.study.cells import NONE
 from lcrbnn.train.build import build_network
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.spec import Spec
 
 # Figures of a cost, counted here or in a record, and their titles.
@@ -42,7 +41,7 @@ def cost(groups: Sequence[Group], found: Sequence[Found]) -> list[Part]:
     names = [f"{model} {method} {bits}".strip() for model, method, bits in kinds]
     titles = [f"{name} ({', '.join(which)})" for name, which in zip(names, kinds.values(), strict=True)]
     spec = groups[0].spec
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
     about = f"One image of {row.channels} × {row.image} × {row.image} numbers. "
     about += "Retention adds nothing to a network: it costs training time only."
     parts: list[Part] = [about, Table("Cost of a network", ("", *titles), tuple(rows))]
@@ -52,7 +51,7 @@ def cost(groups: Sequence[Group], found: Sequence[Found]) -> list[Part]:
 
 
 def _figures(spec: Spec, found: Sequence[Found]) -> dict[str, Any]:
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
     shape = (row.channels, row.image, row.image)
     wanted = {"model": f"{spec.model} {spec.method}", "shape": list(shape)}
     for one in of_kind(found, COST):

@@ -46,6 +46,7 @@ class RunFolder:
         self.log = path / "log.jsonl"
         self.record = path / "record.json"
         self.fault = path / "fault.json"
+        self.broken = path / "broken.json"
         self.checkpoints = path / "checkpoints"
 
     def exists(self) -> bool:
@@ -118,6 +119,22 @@ class RunFolder:
         """Keep the details of what ended the run, if the disk takes them."""
         with suppress(OSError):
             write_whole(self.fault, [(json.dumps(details, indent=1) + "\n").encode()])
+
+    def write_broken(self, images: dict[str, str]) -> None:
+        """Keep which images of the data set are left out, and why: a resumed run leaves out the same."""
+        write_whole(self.broken, [(json.dumps(images, indent=1) + "\n").encode()])
+
+    def read_broken(self) -> dict[str, str] | None:
+        """The images that are left out; None if that was not found out yet."""
+        try:
+            images = json.loads(self.broken.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{self.broken} cannot be read: {error}") from None
+        if not isinstance(images, dict):
+            raise InputError(f"{self.broken} cannot be read: it holds no names of images")
+        return images
 
     # -- the log: a JSON line an epoch -------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from lcrbnn.data import DATASETS
-from lcrbnn.errors import InputError, choose
+from lcrbnn.errors import InputError
 from lcrbnn.models import Network
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build_network, load_network
 from lcrbnn.train.captured import Answers
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.run import Options
@@ -66,7 +66,7 @@ def file_digest(path: Path) -> str:
 def recompute(path: Path, options: Options) -> Accuracy:
     """Read the test images with the network in a file of weights: the figure of its record, made again."""
     spec, model, _ = read_weights(path)
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
     device = find_device(options.device)
     with numerics(spec):
         test = Batches(row.load(options.data_folder).test, row, device)

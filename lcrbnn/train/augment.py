@@ -46,4 +46,9 @@ def normalize(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, images.float(), scale)
 
 
-AUGMENT: dict[str, Callable[[Tensor, Draws], Tensor]] = {"none": lambda images, draws: images, "crop-flip": crop_flip}
+AUGMENT: dict[str, Callable[[Tensor, Draws], Tensor]] = {
+    "none": lambda images, draws: images,
+    "crop-flip": crop_flip,
+    "resized-crop": lambda images, draws: images,  # done where images are read from files
+}
+READ_SO = ("resized-crop",)  # augmentations that need the whole image, so that only a reading process can do them

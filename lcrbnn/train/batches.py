@@ -1,10 +1,11 @@
-"""A split on the device, as uint8, and its batches: which images, in which order, augmented how."""
+"""Batches of a split: which images, in which order, augmented how; and a split that is held on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from lcrbnn.train.augment import AUGMENT, Draws, draw, normalize
 from lcrbnn.train.seeds import generator
 
 EVALUATION = 1000  # images a batch where nothing is learned
+PIXELS = 16_000_000  # of such a batch, at most: large images come in smaller ones
 
 
 class Batch(NamedTuple):
@@ -24,17 +26,18 @@ class Batch(NamedTuple):
     rows: Tensor
 
 
-class Batches:
-    """The images of one split, held on the device.
+class Source:
+    """Images of one split as batches on a device, in orders that depend on seed and epoch alone.
 
-    An epoch's order and augmentation depend on seed and epoch alone; what happens to an image, on its place in that
-    order. So an epoch can be entered at any step.
+    What happens to an image depends on its place in the order. So an epoch can be entered at any step.
     """
 
-    def __init__(self, split: Split, row: DataSet, device: torch.device) -> None:
-        """Copy the images to the device."""
-        self.images = torch.from_numpy(split.images).to(device)
-        self.labels = torch.from_numpy(split.labels).to(device)
+    streamed = False  # whether images are read from files while a run goes on
+
+    def __init__(self, labels: np.ndarray, row: DataSet, device: torch.device) -> None:
+        """Keep the labels, and how pixels are normalised."""
+        self.row = row
+        self.labels = torch.from_numpy(labels).to(device)
         mean, std = torch.tensor(row.mean), torch.tensor(row.std)
         self.scale = (1 / (row.top * std)).reshape(-1, 1, 1).to(device)
         self.shift = (-mean / std).reshape(-1, 1, 1).to(device)
@@ -43,6 +46,11 @@ class Batches:
     def __len__(self) -> int:
         """The number of images."""
         return len(self.labels)
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which a step waited for its images."""
+        return 0.0
 
     def steps(self, batch: int, drop_last: bool) -> int:
         """The steps of an epoch."""
@@ -63,6 +71,33 @@ class Batches:
 
     def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
         """The batches of an epoch from step `first` on."""
+        raise NotImplementedError
+
+    def raw(self, batch: int) -> Iterator[Batch]:
+        """All images once, in their own order, as they are: uint8."""
+        raise NotImplementedError
+
+    def plain(self, batch: int | None = None) -> Iterator[Batch]:
+        """The same, normalised."""
+        for one in self.raw(evaluation_batch(self.row.image) if batch is None else batch):
+            yield one._replace(images=normalize(one.images, self.scale, self.shift))
+
+
+def evaluation_batch(side: int) -> int:
+    """Images a batch where nothing is learned, for images of this side."""
+    return max(1, min(EVALUATION, PIXELS // side**2))
+
+
+class Batches(Source):
+    """The images of one split, held on the device."""
+
+    def __init__(self, split: Split, row: DataSet, device: torch.device) -> None:
+        """Copy the images to the device."""
+        super().__init__(split.labels, row, device)
+        self.images = torch.from_numpy(split.images).to(device)
+
+    def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
+        """The batches of an epoch from step `first` on."""
         order = self.order(seed, epoch).to(self.images.device)
         how = self.usual if augment == "usual" else augment
         draws = Draws(*(d.to(self.images.device) for d in draw(seed, epoch, len(self))))
@@ -72,8 +107,8 @@ class Batches:
             images = AUGMENT[how](self.images[rows], Draws(*(d[place] for d in draws)))
             yield Batch(normalize(images, self.scale, self.shift), self.labels[rows], rows)
 
-    def plain(self, batch: int = EVALUATION) -> Iterator[Batch]:
-        """All images once, in their own order, as they are."""
+    def raw(self, batch: int) -> Iterator[Batch]:
+        """All images once, in their own order, as they are: uint8."""
         for start in range(0, len(self), batch):
             rows = torch.arange(start, min(start + batch, len(self)), device=self.images.device)
-            yield Batch(normalize(self.images[rows], self.scale, self.shift), self.labels[rows], rows)
+            yield Batch(self.images[rows], self.labels[rows], rows)

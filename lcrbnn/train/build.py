@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.data import DATASETS
 from lcrbnn.errors import InputError, choose, refuse_unknown
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import METHODS, Method
@@ -18,6 +17,7 @@ from lcrbnn.models import Network, network
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.seeds import derive
 from lcrbnn.train.spec import Spec, option_values
 from lcrbnn.train.state import restore_module
@@ -74,7 +74,9 @@ def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention
 
 def build_network(spec: Spec) -> Network:
     """The network of a spec, freshly initialised by its seed, on the CPU."""
-    row = choose(DATASETS, spec.data, "data set")
+    row = data_row(spec)
+    if row.classes == 0:
+        raise InputError(f"the number of classes of {row.name} is not known yet: say classes")
     method = _method(spec)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(spec.seed, "start"))

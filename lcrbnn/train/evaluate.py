@@ -13,13 +13,13 @@ from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.batches import Batch, Source
 from lcrbnn.train.build import REAL, Parts, chosen_form
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.objective import LOUDER, arithmetic, task_loss
 from lcrbnn.train.spec import Spec
 
-TOP5_FROM = 50  # classes from which on the five best answers are counted too
+TOP5_FROM = 6  # classes from which on the five best answers are counted too
 
 
 class Accuracy(NamedTuple):
@@ -31,7 +31,7 @@ class Accuracy(NamedTuple):
     images: int
 
 
-def accuracy(answers: Answers, batches: Batches, between: Callable[[], None] = lambda: None) -> Accuracy:
+def accuracy(answers: Answers, batches: Source, between: Callable[[], None] = lambda: None) -> Accuracy:
     """Read all images once, in evaluation mode; `between` is called after each batch and may raise to stop."""
     return score(answers, batches.plain(), between)
 
@@ -60,7 +60,7 @@ class Look(NamedTuple):
     share: float | None
 
 
-def look(spec: Spec, parts: Parts, batches: Batches) -> Look:
+def look(spec: Spec, parts: Parts, batches: Source) -> Look:
     """Measure the spec's form on the first images of a split, as in a training step that leaves no trace.
 
     Ratios are None where the form cannot be measured: a real network, a reference that is not there. The share is None

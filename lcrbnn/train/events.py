@@ -22,6 +22,8 @@ CURVES = (
     "lr",
     "weight",
     "share",
+    "valid_top5",
+    "wait",
 )  # of a log line; ratios get a curve each
 
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
@@ -91,7 +93,7 @@ class EventFile:
 
     def add(self, line: dict[str, Any]) -> None:
         """One epoch: an event with all its numbers."""
-        values = {name: line[name] for name in CURVES if line[name] is not None}
+        values = {name: line[name] for name in CURVES if line.get(name) is not None}
         values |= {f"ratio/{i:02d}": ratio for i, ratio in enumerate(line["ratios"] or [])}
         summary = b"".join(_scalar(tag, value) for tag, value in values.items())
         with self.path.open("ab") as file:

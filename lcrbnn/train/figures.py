@@ -24,7 +24,8 @@ def figures(loop: Loop) -> dict[str, Any]:
         "steps": loop.done,
         "seconds": round(sum(line["seconds"] for line in lines), 1),
         "images": {"train": len(loop.train), "valid": 0 if loop.valid is None else len(loop.valid)},
-        "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds")},
+        "last": {k: v for k, v in last.items() if k not in ("epoch", "steps", "seconds", "wait")},
+        **({} if not loop.about else {"files": _files(loop, lines)}),
         **({} if loop.noise is None else {"noise": loop.noise}),
         "over_training": over_training(lines),
         "device": loop.train.labels.device.type,
@@ -32,6 +33,13 @@ def figures(loop: Loop) -> dict[str, Any]:
         "teacher": loop.parts.teacher_digest,
         "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),
     }
+
+
+def _files(loop: Loop, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How images were read, what share of the steps waited for them, epoch by epoch, and which were left out."""
+    waits = [line["wait"] for line in lines if "wait" in line]
+    found = {**loop.about, **({"wait": waits} if waits else {})}
+    return found if not loop.spec.skip_broken else {**found, "broken": len(loop.broken), "which": loop.broken}
 
 
 def over_training(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

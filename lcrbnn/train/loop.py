@@ -17,7 +17,7 @@ from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
-from lcrbnn.train.batches import Batches
+from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts, build
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Look, accuracy, look
@@ -71,8 +71,8 @@ class Loop:
         spec: Spec,
         parts: Parts,
         step: Stepper,
-        train: Batches,
-        valid: Batches | None,
+        train: Source,
+        valid: Source | None,
         folder: RunFolder,
         *,
         save_seconds: float,
@@ -81,6 +81,9 @@ class Loop:
         self.spec, self.parts, self.step, self.train, self.valid = spec, parts, step, train, valid
         self.folder, self.save_seconds = folder, save_seconds
         self.watchers: list[Watcher] = []
+        self.broken: dict[str, str] = {}  # images left out, and why
+        self.about: dict[str, Any] = {}  # how images are read from files
+        self.waited = 0.0  # share of the last epoch's steps in which there were no images yet
         self.label = ""  # before each line about this run, where there are several
         self.steps = train.steps(spec.batch, spec.drop_last)
         self.answers = Answers(parts.model, spec, capture=step.captured)
@@ -110,6 +113,7 @@ class Loop:
     def _steps(self, stop: StopRequest) -> Iterator[None]:
         place = self.place
         self._clock = time.monotonic()
+        waited = self.train.waited
         self._enter(place.epoch, place.step)
         while place.step < self.steps:
             self._one()
@@ -119,6 +123,7 @@ class Loop:
             stop.check()
             yield
         self._checked(self.step.check)
+        self.waited = (self.train.waited - waited) / max(time.monotonic() - self._clock, 1e-9)
 
     def _enter(self, epoch: int, step: int) -> None:
         """Be ready for the steps of an epoch; what happens once an epoch is done before its first."""
@@ -196,9 +201,11 @@ class Loop:
             "train": 100 * means["correct"],
             "valid": None if read is None else read.top1,
             "valid_loss": None if read is None else read.loss,
+            **({} if read is None or read.top5 is None else {"valid_top5": read.top5}),
             "ratios": seen.ratios,
             "share": None if seen.share is None else seen.share * weight,
             "seconds": round(self.seconds + now - self._clock, 3),
+            **({"wait": round(self.waited, 4)} if self.train.streamed else {}),
         }
 
     def _means(self) -> dict[str, float]:
@@ -340,7 +347,8 @@ def _attempt(work: Callable[[], None], failures: list[str]) -> None:
 def _shown(line: dict[str, Any], epochs: int) -> str:
     lip = "" if line["lip"] is None else f"  L_Lip {line['lip']:.4f}"
     valid = "" if line["valid"] is None else f"  valid {line['valid']:.2f} %"
+    wait = f"  waited {line['wait']:.0%}" if line.get("wait", 0) >= 0.05 else ""
     return (
         f"epoch {line['epoch']}/{epochs}  loss {line['loss']:.4f}{lip}  train {line['train']:.2f} %{valid}"
-        f"  lr {line['lr']:.4g}"
+        f"  lr {line['lr']:.4g}{wait}"
     )

@@ -5,26 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from lcrbnn.data import DATASETS, DataSet, Images, Split, data_folder
+from lcrbnn.data import data_folder
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
-from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build, load_network, read_spec
 from lcrbnn.train.captured import Answers
+from lcrbnn.train.dataset import settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
 from lcrbnn.train.figures import figures
 from lcrbnn.train.loop import Loop, run_together
 from lcrbnn.train.numerics import find_device, numerics
+from lcrbnn.train.pool import PATIENCE
+from lcrbnn.train.sources import Reading as Files
+from lcrbnn.train.sources import open_splits, open_test
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
@@ -39,8 +42,17 @@ class Options:
     save_seconds: float = 30.0  # between two checkpoints; 0 saves after each step
     tensorboard: bool = False
     step: str = "auto"  # STEPS
+    workers: int = -1  # processes that read images from files; -1: one a core but one
+    cache: str = "auto"  # whether such images are held on the device: sources.CACHES
+    patience: float = PATIENCE  # seconds that such a process may say nothing
+
+    @property
+    def files(self) -> Files:
+        """How images are read from files."""
+        return Files(self.data_folder, self.workers, self.cache, self.patience)
 
 
+SHARED = ("data", "side", "classes", "skip_broken", "images", "precision", "deterministic")  # by runs side by side
 MakeProgress = Callable[[int, int], Progress]
 
 STEPS: dict[str, Callable[[torch.device], bool]] = {
@@ -84,6 +96,7 @@ def train_together(
     options = options or Options()
     number(options.save_seconds, "save_seconds", low=0)
     choose(STEPS, options.step, "kind of step")
+    jobs = {path: settled(spec, options.data_folder) for path, spec in jobs.items()}
     folders = {RunFolder(path): spec for path, spec in jobs.items()}
     check_places(jobs, resume)
     todo = {folder: spec for folder, spec in folders.items() if not folder.record.exists()}
@@ -91,13 +104,13 @@ def train_together(
         return
     shared = next(iter(todo.values()))
     for spec in todo.values():
-        for name in ("data", "images", "precision", "deterministic"):
+        for name in SHARED:
             if getattr(spec, name) != getattr(shared, name):
                 raise InputError(
                     f"runs side by side share {name}; got {getattr(shared, name)} and {getattr(spec, name)}"
                 )
-    loops = _loops(todo, options)
     with ExitStack() as held:
+        loops = _loops(todo, options, held)
         for folder in todo:
             held.enter_context(folder.locked())
         check_places(jobs, resume)  # again: nobody else can change them now
@@ -126,22 +139,20 @@ def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
         _check_place(RunFolder(path), spec, resume)
 
 
-def _loops(todo: Mapping[RunFolder, Spec], options: Options) -> list[Loop]:
-    """Everything that the runs need, made and checked; nothing is written."""
+def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack) -> list[Loop]:
+    """Everything that the runs need, made and checked; nothing is written. `held` closes what reads images."""
     device = find_device(options.device)
     fast = STEPS[options.step](device)
     built = {folder: build(spec, device, fused=fast and device.type == "cuda") for folder, spec in todo.items()}
-    shared = next(iter(todo.values()))
-    row = choose(DATASETS, shared.data, "data set")
-    learned, held = splits_of(shared, row, row.load(options.data_folder))
-    train_batches = Batches(learned, row, device)
-    valid_batches = None if held is None else Batches(held, row, device)
+    known = next((found for folder in todo if (found := folder.read_broken()) is not None), None)
+    splits = open_splits(list(todo.values()), options.files, device, held, known)
     loops = []
-    for folder, spec in todo.items():
-        step = (FastStep if fast else EagerStep)(spec, built[folder], train_batches)
+    for (folder, spec), (train_source, valid_source, broken, about) in zip(todo.items(), splits, strict=True):
+        step = (FastStep if fast else EagerStep)(spec, built[folder], train_source)
         loops.append(
-            Loop(spec, built[folder], step, train_batches, valid_batches, folder, save_seconds=options.save_seconds)
+            Loop(spec, built[folder], step, train_source, valid_source, folder, save_seconds=options.save_seconds)
         )
+        loops[-1].broken, loops[-1].about = broken, about
     return loops
 
 
@@ -151,7 +162,10 @@ def _open(loop: Loop, options: Options) -> list[str]:
         loop.folder.create(loop.spec.stored())
     try:
         loop.folder.tidy()
+        if loop.spec.skip_broken:
+            loop.folder.write_broken(loop.broken)
         notices = _restore(loop, loop.folder)
+        notices += [f"{len(loop.broken):,} broken images are left out: {loop.folder.broken}"] if loop.broken else []
     except OSError as error:
         raise InputError(f"the run in {loop.folder.path} cannot be written: {error.strerror or error}") from None
     if options.tensorboard:
@@ -174,11 +188,6 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
             f"the run in {folder.path} has {name} {stored} and now it is {wanted}: "
             "a run goes on as it began, or starts in another folder"
         )
-
-
-def splits_of(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
-    """What a run learns from and what it is watched on: never the test images."""
-    return (images.train, None) if spec.images == "all" else images.divided(row.held_out)
 
 
 def _restore(loop: Loop, folder: RunFolder) -> list[str]:
@@ -228,23 +237,29 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
     folder = RunFolder(path)
     device = find_device(options.device)
     spec, model, digest = load_network(folder)
-    row = choose(DATASETS, spec.data, "data set")
     if final and not folder.record.exists():
         raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
-    images = row.load(options.data_folder)
-    learned, held = splits_of(spec, row, images)
-    if not final:
-        if held is None:
-            raise InputError(
-                f"the run in {path} learned from all {len(learned.labels):,} training images, so none is left for "
-                "validation; --final reads the test split"
-            )
-        with numerics(spec):
-            return Reading(accuracy(Answers(model.to(device), spec), Batches(held, row, device)), 0)
-    with folder.locked(), numerics(spec):
-        stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
-        if stored != digest:
-            raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-        read = accuracy(Answers(model.to(device), spec), Batches(images.test, row, device))
+    with ExitStack() as held:
+        if final:
+            held.enter_context(folder.locked())
+            stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
+            if stored != digest:
+                raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
+            shown, broken = open_test(spec, options.files, device, held)
+        else:
+            streamed = replace(options.files, cache="no")
+            (learned, shown_or_none, broken, _), *_ = open_splits([spec], streamed, device, held, folder.read_broken())
+            if shown_or_none is None:
+                raise InputError(
+                    f"the run in {path} learned from all {len(learned):,} training images, so none is left for "
+                    "validation; --final reads the test split"
+                )
+            shown = shown_or_none
+        held.enter_context(numerics(spec))
+        read = accuracy(Answers(model.to(device), spec), shown)
+        if not final:
+            return Reading(read, 0)
         noted = {"split": "test", **read._asdict(), "checkpoint_sha256": digest, "device": device.type}
+        if broken:
+            noted["broken"] = broken
         return Reading(read, note_reading(folder.record, noted))

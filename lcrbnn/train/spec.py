@@ -18,6 +18,7 @@ AUGMENTATIONS = {
     "usual": "as is usual for the data set",
     "none": "images as they are",
     "crop-flip": "4 pixels of black around it, a random crop, mirrored or not",
+    "resized-crop": "a random part of 8 to 100 %, resized, mirrored or not; for images that are read from files",
 }
 OPTIMIZERS = {"sgd": "with momentum", "adam": "Kingma and Ba's"}
 SCHEDULES = {
@@ -67,6 +68,9 @@ class Spec:
     data: str = _text("digits", "data set (lcrbnn data lists them)")
     images: str = _text("train", "training images to use", IMAGES)
     augment: str = _text("usual", "what happens to training images", AUGMENTATIONS)
+    side: int = _count(0, "side of an image in pixels, where images are read from files; 0: the data set's own", low=0)
+    classes: int = _count(0, "classes of the data set 'folder'; 0: as many as it has when the run starts", low=0)
+    skip_broken: bool = _flag(False, "read every image first and leave out the broken ones; the record lists them")
     model: str = _text("resnet8-double", "network (lcrbnn models lists them)")
     method: str = _text("irnet", "binarisation method (lcrbnn methods lists them), or real for full precision")
     bits: str = _text("", "weights/activations, such as 1/1 or 1/32; the method's own if empty")

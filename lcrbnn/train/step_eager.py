@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lcrbnn.layers import project
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batch, Batches
+from lcrbnn.train.batches import Batch, Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.objective import SUMS, arithmetic, go_back, objective
 from lcrbnn.train.schedule import learning_rate, retention_weight
@@ -30,7 +30,7 @@ class BadNumbers(Exception):
 class EagerStep:
     """Goes through an epoch step by step: `begin`, then `take` as often as there are steps. `sums` adds up SUMS."""
 
-    def __init__(self, spec: Spec, parts: Parts, train: Batches) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Source) -> None:
         """Keep the parts; nothing is computed."""
         self.spec, self.parts, self.train = spec, parts, train
         self.steps = train.steps(spec.batch, spec.drop_last)

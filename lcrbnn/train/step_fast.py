@@ -18,10 +18,10 @@ from torch._inductor.exc import InductorError
 
 from lcrbnn.errors import Failed
 from lcrbnn.layers import project
-from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
-from lcrbnn.train.batches import Batches
+from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
+from lcrbnn.train.feeds import feed_of
 from lcrbnn.train.objective import SUMS, go_back, objective
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
@@ -36,7 +36,7 @@ MUCH = 100  # times lambda: what retention weighs where its own gradient is want
 class FastStep:
     """The same interface as EagerStep. On a CPU it is compiled but not captured, which serves its tests."""
 
-    def __init__(self, spec: Spec, parts: Parts, train: Batches) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Source) -> None:
         """Lay out the tables; compiling and capturing wait for the first step."""
         self.spec, self.parts, self.train = spec, parts, train
         self.device = train.labels.device
@@ -45,16 +45,11 @@ class FastStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
         self.captured = self.stream is not None
-        self.augment = train.usual if spec.augment == "usual" else spec.augment
-        count, device = len(train), self.device
-        self._order = torch.zeros(count, dtype=torch.int64, device=device)
-        kinds = (torch.int64, torch.int64, torch.bool)
-        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in kinds))
+        self.feed, device = feed_of(spec, train), self.device
         self._rates, self._weights = torch.zeros(2, self.steps, device=device)
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
         self._bad = torch.full((1,), NEVER, dtype=torch.int64, device=device)
         self._lr = torch.zeros((), device=device)
-        self._lanes = torch.arange(min(spec.batch, count), device=device)
         self._graph: Any = None
         self._look: Any = None
         self._seen = (self._lr, self._lr)
@@ -76,14 +71,12 @@ class FastStep:
 
     def begin(self, epoch: int, first: int, full: float) -> None:
         """Fill the tables of an epoch; nothing has to be waited for until it ends."""
-        spec, n = self.spec, len(self.train)
+        spec = self.spec
         self._epoch, self._step, self._full = epoch, first, full
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
         with self._on_stream():
-            self._order.copy_(self.train.order(spec.seed, epoch))
-            for table, drawn in zip(self._draws, draw(spec.seed, epoch, n), strict=True):
-                table.copy_(drawn)
+            self.feed.begin(epoch, first, self.whole)
             places = [(epoch, step, self.steps) for step in range(self.steps)]
             self._rates.copy_(torch.tensor([learning_rate(spec, *at) for at in places]))
             self._weights.copy_(torch.tensor([retention_weight(spec, full, *at) for at in places]))
@@ -96,11 +89,16 @@ class FastStep:
         with self._on_stream():
             if self._step >= self.whole:  # the incomplete last batch has a shape of its own
                 self._last()
-            elif self.captured:
-                self._graph.replay()
             else:
-                self._body()
+                self.feed.load()
+                self._again()
         self._step += 1
+
+    def _again(self) -> None:
+        if self.captured:
+            self._graph.replay()
+        else:
+            self._body()
 
     def check(self) -> None:
         """Wait for the device, and raise if a step had bad numbers."""
@@ -118,10 +116,7 @@ class FastStep:
         if self._graph is None or not self.spec.retains:
             return None
         with self._on_stream(), _undone(self._buffers()):
-            self._order[: len(self._lanes)] = self._lanes
-            self._draws.down.fill_(PAD)
-            self._draws.right.fill_(PAD)
-            self._draws.mirrored.fill_(False)
+            self.feed.show_first()
             self._count.zero_()
             gradients = []
             for weight in (0.0, much := MUCH * max(self._full, 1e-6)):
@@ -162,13 +157,10 @@ class FastStep:
     # -- the captured body -------------------------------------------------------------------------------------------
 
     def _objective(self, count: Tensor) -> tuple[Tensor, Tensor]:
-        places = count * self.spec.batch + self._lanes
-        rows = self._order[places]
-        images = AUGMENT[self.augment](self.train.images[rows], Draws(*(d[places] for d in self._draws)))
-        images = normalize(images, self.train.scale, self.train.shift)
+        images, labels = self.feed.pick(count)
         if self.captured:
             images = images.contiguous(memory_format=torch.channels_last)
-        loss, sums = objective(self.spec, self.parts, images, self.train.labels[rows], self._weights[count].squeeze(0))
+        loss, sums = objective(self.spec, self.parts, images, labels, self._weights[count].squeeze(0))
         return loss, sums
 
     def _body(self) -> None:

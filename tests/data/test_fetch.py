@@ -249,6 +249,7 @@ def test_data_lists_the_data_sets_a_line_each(capsys: pytest.CaptureFixture[str]
     [
         ("nope", "no data set to fetch is called 'nope'; there are cifar10, frost"),
         ("digits", "digits is embedded: there is nothing to fetch; there are cifar10, frost"),
+        ("imagenet", "imagenet cannot be fetched: lcrbnn train takes it from --data-folder, as docs/data.md says"),
     ],
 )
 def test_data_that_cannot_be_fetched_is_one_sentence_and_exit_code_2(

@@ -1,0 +1,54 @@
+"""A whole tree of images as arrays, by Pillow alone: for what looks at few images; the trainer has a faster way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from lcrbnn.data.decode import open_picture, pixels
+from lcrbnn.data.geometry import centre, resized
+from lcrbnn.data.listing import Broken, Files, Listing
+from lcrbnn.data.split import Images, Split
+from lcrbnn.data.tree import Tree
+from lcrbnn.errors import InputError
+
+MOST = 8 << 30  # bytes
+
+
+def read_tree(find: Callable[[Path], Tree], folder: Path, *, side: int, margin: float) -> Images:
+    """The images of a tree as they are evaluated, uint8 (n, 3, side, side)."""
+    tree = find(folder)
+    size = (len(tree.train) + len(tree.test)) * 3 * side**2
+    if size > MOST:
+        raise InputError(
+            f"the images in {folder} take {size / 1e9:.0f} GB as arrays, and this command needs them all at once; "
+            "lcrbnn train and eval read them piece by piece"
+        )
+    return Images(_split(tree.train, side, margin), _split(tree.test, side, margin))
+
+
+def _split(listing: Listing, side: int, margin: float) -> Split:
+    images = np.empty((len(listing), 3, side, side), np.uint8)
+    files = Files()
+    for row in range(len(listing)):
+        member = listing[row]
+        try:
+            images[row] = pillow_square(files.read(member), side, margin).transpose(2, 0, 1)
+        except Broken as error:
+            raise InputError(f"{member.name} is broken: {error}") from None
+    files.close()
+    return Split(images, listing.labels)
+
+
+def pillow_square(content: bytes, side: int, margin: float) -> np.ndarray:
+    """(side, side, 3): the whole image resized by Pillow, then its middle."""
+    from PIL import Image
+
+    picture = pixels(open_picture(content))
+    wide, high = resized(picture.width, picture.height, side, margin)
+    if picture.size != (wide, high):
+        picture = picture.resize((wide, high), Image.Resampling.BILINEAR)
+    left, top = centre(wide, high, side)
+    return np.asarray(picture)[top : top + side, left : left + side]

@@ -1,0 +1,30 @@
+"""The data set of a spec: its row, with what the spec says of the size of images and the number of classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lcrbnn.data import DATASETS, DataSet
+from lcrbnn.errors import InputError, choose
+from lcrbnn.train.spec import Spec
+
+
+def data_row(spec: Spec) -> DataSet:
+    """The row of the data set that a spec names."""
+    row = choose(DATASETS, spec.data, "data set")
+    if row.tree is None:
+        for name in ("side", "classes", "skip_broken"):
+            if getattr(spec, name):
+                raise InputError(f"{name} is for images that are read from files; {row.name} has its own")
+        return row
+    if spec.classes and row.classes and spec.classes != row.classes:
+        raise InputError(f"{row.name} has {row.classes} classes; got classes {spec.classes}")
+    return row.sized(spec.side or row.image, spec.classes or row.classes)
+
+
+def settled(spec: Spec, folder: Path) -> Spec:
+    """The same spec with the number of classes, where the data set has none of its own and the spec does not say it."""
+    row = choose(DATASETS, spec.data, "data set")
+    if row.tree is None or row.classes or spec.classes:
+        return spec
+    return spec.but(classes=len(row.tree(folder).classes))

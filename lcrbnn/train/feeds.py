@@ -1,0 +1,121 @@
+"""Where a captured step finds its images: tables and a split on the device, or a buffer that is filled before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
+from lcrbnn.train.batches import Batches, Source
+from lcrbnn.train.spec import Spec
+from lcrbnn.train.stream import Fed, Stream
+
+_KINDS = (torch.int64, torch.int64, torch.bool)  # of Draws
+
+
+class Feed(Protocol):
+    """Whatever `pick` reads lies at the same addresses in every step."""
+
+    def begin(self, epoch: int, first: int, steps: int) -> None:
+        """Be ready for the full batches of an epoch, from step `first` to `steps`."""
+
+    def load(self) -> None:
+        """Before each of them."""
+
+    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The images of step `count`, augmented and normalised, and their labels."""
+
+    def show_first(self) -> None:
+        """Let step 0 be the first images of the split, as they are."""
+
+
+class HeldFeed:
+    """A split on the device: order and draws of an epoch are tables, and a step picks by itself."""
+
+    def __init__(self, spec: Spec, train: Batches) -> None:
+        """Lay out the tables."""
+        self.spec, self.train = spec, train
+        count, device = len(train), train.labels.device
+        self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
+        self._order = torch.zeros(count, dtype=torch.int64, device=device)
+        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in _KINDS))
+        self._lanes = torch.arange(min(spec.batch, count), device=device)
+
+    def begin(self, epoch: int, first: int, steps: int) -> None:
+        """Fill the tables."""
+        self._order.copy_(self.train.order(self.spec.seed, epoch))
+        for table, drawn in zip(self._draws, draw(self.spec.seed, epoch, len(self.train)), strict=True):
+            table.copy_(drawn)
+
+    def load(self) -> None:
+        """Nothing: all is there."""
+
+    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
+        """By the tables."""
+        places = count * self.spec.batch + self._lanes
+        rows = self._order[places]
+        images = self.augment(self.train.images[rows], Draws(*(d[places] for d in self._draws)))
+        return normalize(images, self.train.scale, self.train.shift), self.train.labels[rows]
+
+    def show_first(self) -> None:
+        """By the tables."""
+        self._order[: len(self._lanes)] = self._lanes
+        _still(self._draws)
+
+
+class StreamFeed:
+    """A split that is read from files: each batch is copied to where the step looks for it."""
+
+    def __init__(self, spec: Spec, train: Stream) -> None:
+        """Lay out the buffers."""
+        self.spec, self.train = spec, train
+        device, side = train.labels.device, train.row.image
+        count = min(spec.batch, len(train)) // train.world
+        self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
+        self._images = torch.zeros((count, train.row.channels, side, side), dtype=torch.uint8, device=device)
+        self._labels = torch.zeros(count, dtype=torch.int64, device=device)
+        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in _KINDS))
+        self._fed: Iterator[Fed] = iter(())
+
+    def begin(self, epoch: int, first: int, steps: int) -> None:
+        """Let reading begin."""
+        spec = self.spec
+        self._fed = self.train.feed(spec.seed, epoch, spec.batch, spec.augment, first, steps)
+
+    def load(self) -> None:
+        """Take the next batch."""
+        fed = next(self._fed)
+        self._images.copy_(fed.images)
+        self._labels.copy_(fed.labels)
+        for buffer, drawn in zip(self._draws, fed.draws, strict=True):
+            buffer.copy_(drawn)
+
+    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
+        """What was loaded."""
+        images = self.augment(self._images, self._draws)
+        return normalize(images, self.train.scale, self.train.shift), self._labels
+
+    def show_first(self) -> None:
+        """Read them."""
+        first = next(self.train.raw(len(self._labels)))
+        self._images.copy_(first.images)
+        self._labels.copy_(first.labels)
+        _still(self._draws)
+
+
+def feed_of(spec: Spec, train: Source) -> Feed:
+    """The one that fits."""
+    if isinstance(train, Stream):
+        return StreamFeed(spec, train)
+    assert isinstance(train, Batches)
+    return HeldFeed(spec, train)
+
+
+def _still(draws: Draws) -> None:
+    """No move, no mirror."""
+    draws.down.fill_(PAD)
+    draws.right.fill_(PAD)
+    draws.mirrored.fill_(False)

@@ -1,0 +1,194 @@
+"""What a run reads: the splits of its data set, held on the device or read from files while it goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lcrbnn.data import DataSet, Images, Split, data_folder
+from lcrbnn.data.listing import Listing
+from lcrbnn.data.tree import Tree
+from lcrbnn.errors import InputError, choose, number
+from lcrbnn.train.augment import READ_SO
+from lcrbnn.train.batches import Batches, Source
+from lcrbnn.train.channel import Channel, refusal
+from lcrbnn.train.dataset import data_row
+from lcrbnn.train.pool import PATIENCE, Pool, Request
+from lcrbnn.train.spec import Spec
+from lcrbnn.train.stream import Stream
+
+CACHES = {
+    "auto": "if all images fit into a quarter of the free memory, and into 4 GB",
+    "yes": "decoded once, then held on the device",
+    "no": "read in every epoch",
+}
+MOST = 4 << 30  # bytes that are held without being asked
+BATCH = 256  # images read at a time where no batch is trained
+
+Faults = dict[str, str]  # name of a broken image: what is wrong with it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How images are read from files: nothing here decides the outcome of a run."""
+
+    folder: Path = field(default_factory=data_folder)
+    workers: int = -1  # processes; -1: one a core but one, 0: none of their own
+    cache: str = "auto"  # CACHES
+    patience: float = PATIENCE  # seconds that a process may say nothing
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        number(self.workers, "workers", low=-1, high=4096, whole=True)
+        number(self.patience, "patience", low=0.1)
+        choose(CACHES, self.cache, "kind of cache")
+
+    def crew(self, shared_by: int = 1) -> int:
+        """How many processes each of so many runs gets."""
+        if self.workers >= 0:
+            return self.workers
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+        return max(1, (len(os.sched_getaffinity(0)) // here - 1) // shared_by)
+
+
+class Splits(NamedTuple):
+    """What a run learns from and is watched on, the broken images that were left out, and how images are read."""
+
+    train: Source
+    valid: Source | None
+    broken: Faults
+    about: dict[str, Any]
+
+
+def open_splits(
+    specs: Sequence[Spec], reading: Reading, device: torch.device, held: ExitStack, known: Faults | None = None
+) -> list[Splits]:
+    """The splits of runs side by side on one data set, never the test images; `known`: what was found broken before."""
+    spec, runs = specs[0], len(specs)
+    row = data_row(spec)
+    hows = {row.augment if one.augment == "usual" else one.augment for one in specs}
+    whole = hows & set(READ_SO)
+    if row.tree is None:
+        if whole:
+            raise InputError(f"augment {min(whole)!r} needs images that are read from files; {row.name} is held whole")
+        learned, watched = splits_of(spec, row, row.load(reading.folder))
+        return [_held(learned, watched, row, device, {}, {})] * runs
+    tree = found_tree(spec, row, reading.folder)
+    with _channel(row, reading, device, BATCH, 1) as checking:
+        broken = {} if not spec.skip_broken else check(tree.train, checking) if known is None else known
+        tree = Tree(without(tree.train, broken), tree.test, tree.classes)
+        parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
+        if _cached(len(tree.train), row, whole, reading, device):
+            train, valid = (None if part is None else decoded(part, checking) for part in parts)
+            assert train is not None
+            return [_held(train, valid, row, device, broken, {"images": "cached"})] * runs
+    found = []
+    for one in specs:
+        channel = held.enter_context(_channel(row, reading, device, one.batch, runs))
+        streams = [None if part is None else Stream(part, row, device, channel) for part in parts]
+        assert streams[0] is not None
+        about = {"images": "streamed", "workers": channel.pool.workers}
+        found.append(Splits(streams[0], streams[1], broken, about))
+    return found
+
+
+def open_test(spec: Spec, reading: Reading, device: torch.device, held: ExitStack) -> tuple[Source, Faults]:
+    """The test images, and those of them that were left out."""
+    row = data_row(spec)
+    if row.tree is None:
+        return Batches(row.load(reading.folder).test, row, device), {}
+    listing = found_tree(spec, row, reading.folder).test
+    channel = held.enter_context(_channel(row, reading, device, BATCH, 1))
+    broken = check(listing, channel) if spec.skip_broken else {}
+    return Stream(without(listing, broken), row, device, channel), broken
+
+
+def splits_of(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
+    """What a run learns from and what it is watched on: never the test images."""
+    return (images.train, None) if spec.images == "all" else images.divided(row.held_out)
+
+
+def found_tree(spec: Spec, row: DataSet, folder: Path) -> Tree:
+    """The tree of a data set, with as many classes as the network has."""
+    assert row.tree is not None
+    tree = row.tree(folder)
+    if len(tree.classes) != row.classes:
+        raise InputError(f"{folder} has {len(tree.classes):,} classes in train, and {row.name} has {row.classes:,}")
+    return tree
+
+
+def check(listing: Listing, channel: Channel) -> Faults:
+    """Read every image once; which are broken, and why."""
+    broken: Faults = {}
+    for job in channel.pool.run(_requests(listing, channel)):
+        broken |= {job.request.members[i].name: why for i, why in job.broken.items()}
+        channel.pool.release(job)
+    return broken
+
+
+def without(listing: Listing, broken: Faults) -> Listing:
+    """The images that are not broken."""
+    if not broken:
+        return listing
+    good = np.array([i for i in range(len(listing)) if listing[i].name not in broken], np.int64)
+    if len(good) == 0:
+        raise InputError(f"all {len(listing):,} images are broken, the first one {next(iter(broken.items()))}")
+    return listing.take(good)
+
+
+def decoded(listing: Listing, channel: Channel) -> Split:
+    """All images as they are evaluated, (n, 3, side, side)."""
+    side, done = channel.pool.side, 0
+    images = np.empty((len(listing), 3, side, side), np.uint8)
+    for job in channel.pool.run(_requests(listing, channel)):
+        if job.broken:
+            raise InputError(refusal(job))
+        images[done : done + len(job.squares)] = job.squares.transpose(0, 3, 1, 2)
+        done += len(job.squares)
+        channel.pool.release(job)
+    return Split(images, listing.labels)
+
+
+def _requests(listing: Listing, channel: Channel) -> Iterator[Request]:
+    size = channel.pool.capacity
+    for start in range(0, len(listing), size):
+        yield Request(listing.take(np.arange(start, min(start + size, len(listing)))))
+
+
+def _held(
+    train: Split, valid: Split | None, row: DataSet, device: torch.device, broken: Faults, about: dict[str, Any]
+) -> Splits:
+    watched = None if valid is None else Batches(valid, row, device)
+    return Splits(Batches(train, row, device), watched, broken, about)
+
+
+def _channel(row: DataSet, reading: Reading, device: torch.device, batch: int, shared_by: int) -> Channel:
+    workers = reading.crew(shared_by)
+    return Channel(Pool(row.image, row.margin, batch, workers, patience=reading.patience), device)
+
+
+def _cached(count: int, row: DataSet, whole: set[str], reading: Reading, device: torch.device) -> bool:
+    """Whether all images are held on the device."""
+    if whole:
+        if reading.cache == "yes":
+            raise InputError(f"augment {min(whole)!r} reads the files in every epoch: images cannot be cached")
+        return False
+    size = count * row.channels * row.image**2
+    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, _free(device) // 4))
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,0 +1,36 @@
+"""The two benches of reading images, on next to nothing: what they say adds up, and their records can be read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import data_wait, loader
+from lcrbnn.runs.record import read_record
+
+
+def test_the_loader_is_timed_against_plain_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "r.json"
+    monkeypatch.setattr(loader, "SIZES", {"500x375": (500, 375)})
+    monkeypatch.setattr(sys, "argv", ["bench.loader", "--images", "16", "--rounds", "1", "--record", str(record)])
+    loader.main()
+    figures = read_record(record)["figures"]["500x375"]
+    rates = figures["images_per_core_second"]
+    assert figures["ratio"] == pytest.approx(rates["loader"] / rates["pillow"])
+    assert figures["ratio_pixels"] == pytest.approx(rates["loader"] / rates["pillow, pixels"])
+    assert 80_000 < figures["bytes"] < 140_000  # as ImageNet's files are
+
+
+def test_streamed_and_cached_steps_are_timed_against_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "r.json"
+    words = ["--rehearsal", "--rounds", "1", "--workers", "0", "--steps", "2", "--record", str(record)]
+    monkeypatch.setattr(sys, "argv", ["bench.data_wait", *words])
+    data_wait.main()
+    figures = read_record(record)["figures"]
+    assert [name for name in figures if name != "goal"] == ["noise", "cached", "streamed"]
+    assert figures["noise"]["of_noise"] == 1
+    for found in (figures["cached"], figures["streamed"]):
+        assert found["of_noise"] == pytest.approx(found["images_per_second"] / figures["noise"]["images_per_second"])
+    assert figures["cached"]["waited"] == 0 < figures["streamed"]["waited"] < 1

@@ -1,0 +1,180 @@
+"""From a zip of images to a record: trained, interrupted, resumed and read through the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lcrbnn.cli import main
+from lcrbnn.errors import InputError
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import read_record
+from lcrbnn.train import Spec
+from lcrbnn.train.run import Options
+from tests.data.trees import as_folder, as_tar, as_zip, generated
+from tests.train.helpers import Crash, arrays, crash_after, environment, small_run
+from tests.train.test_pool import alive, gone
+
+SIDE = 16
+TREE = generated(train=20, val=4, size=(24, 20))
+SETTINGS = ["--data", "folder", "--side", str(SIDE), "--epochs", "2", "--batch", "12", "--lr", "0.1"]
+SPEC = Spec(data="folder", side=SIDE, epochs=2, batch=12, lr=0.1)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return as_zip(TREE, tmp_path_factory.mktemp("images") / "images.zip")
+
+
+def options(folder: Path, **more: Any) -> Options:
+    return Options(**{"device": "cpu", "save_seconds": 0.0, "data_folder": folder, "workers": 0, **more})
+
+
+def log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, times aside."""
+    return [{k: v for k, v in line.items() if k not in ("seconds", "wait")} for line in RunFolder(path).read_log()]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    mine, theirs = arrays(one), arrays(other)
+    assert log(one) == log(other)
+    assert [n for n in mine if mine[n].tobytes() != theirs[n].tobytes()] == []
+
+
+@pytest.fixture(scope="module")
+def straight(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return small_run(tmp_path_factory.mktemp("runs") / "straight", SPEC, options(images))
+
+
+def crashed(path: Path, spec: Spec, how: Options, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ended after so many steps."""
+    with monkeypatch.context() as patched:
+        crash_after(patched, steps)
+        with pytest.raises(Crash):
+            small_run(path, spec, how)
+
+
+def test_the_command_line_trains_evaluates_and_keeps_what_it_read(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--data-folder", str(images), "--device", "cpu"]
+    learning = ["--epochs", "4", "--lr", "0.02", "--workers", "1"]
+    assert main(["train", *SETTINGS, *learning, *where, "--run", str(tmp_path / "run")]) == 0
+    record = read_record(tmp_path / "run/record.json")
+    assert record["settings"]["classes"] == 3
+    assert record["figures"]["images"] == {"train": 54, "valid": 6}
+    files = record["figures"]["files"]
+    assert (files["images"], files["workers"]) == ("streamed", 1)
+    assert [0 <= share < 1 for share in files["wait"]] == [True] * 4
+    assert record["figures"]["last"]["train"] > 50  # of three classes, which differ in brightness
+    capsys.readouterr()
+    where += ["--workers", "0"]
+    assert main(["eval", str(tmp_path / "run"), *where]) == 0
+    assert "6 validation images" in capsys.readouterr().out
+    assert main(["eval", str(tmp_path / "run"), "--final", *where]) == 0
+    assert "12 test images (reading 1)" in capsys.readouterr().out
+
+
+def test_a_run_resumed_in_the_middle_of_an_epoch_is_an_undisturbed_one(
+    images: Path, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(tmp_path, SPEC, options(images), 7, monkeypatch)  # of 10 steps
+    small_run(tmp_path, SPEC, options(images, workers=1), resume=True)
+    assert_same(tmp_path, straight)
+
+
+def test_folder_zip_and_tar_train_the_same_network(straight: Path, tmp_path: Path) -> None:
+    as_folder(TREE, tmp_path / "folder")
+    as_tar(TREE, tmp_path / "all.tar")
+    for name in ("folder", "all.tar"):
+        small_run(tmp_path / f"run-{name}", SPEC, options(tmp_path / name))
+        assert_same(tmp_path / f"run-{name}", straight)
+
+
+def test_a_cached_run_is_a_streamed_one(images: Path, tmp_path: Path) -> None:
+    for cache in ("yes", "no"):
+        small_run(tmp_path / cache, SPEC.but(augment="crop-flip"), options(images, cache=cache))
+    assert_same(tmp_path / "yes", tmp_path / "no")
+    found = [read_record(tmp_path / cache / "record.json")["figures"]["files"] for cache in ("yes", "no")]
+    assert found[0] == {"images": "cached"}
+    assert set(found[1]) == {"images", "workers", "wait"}
+
+
+BAD = {"train/ant/002.JPEG": b"no image", "train/bee/001.JPEG": b"", "val/cat/003.JPEG": b"no image"}
+
+
+def test_a_broken_image_ends_a_run_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_folder({**TREE, **BAD}, tmp_path / "images")
+    words = [*SETTINGS, "--device", "cpu", "--workers", "0", "--data-folder", str(tmp_path / "images")]
+    assert main(["train", *words, "--run", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"lcrbnn: {tmp_path}/images/train/")
+    assert "JPEG is broken: it is " in said
+
+
+def test_broken_images_are_left_out_counted_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_folder({**TREE, **BAD}, tmp_path / "images")
+    spec, how = SPEC.but(skip_broken=True), options(tmp_path / "images")
+    crashed(tmp_path / "run", spec, how, 3, monkeypatch)
+    (tmp_path / "images/train/cat/000.JPEG").write_bytes(b"")  # a run goes on with the list that it began with
+    with pytest.raises(InputError, match=r"000.JPEG is broken: it is empty"):
+        small_run(tmp_path / "run", spec, how, resume=True)
+    as_folder(TREE, tmp_path / "images")  # nor is an image taken back that was left out
+    as_folder({"val/cat/003.JPEG": b"no image"}, tmp_path / "images")
+    small_run(tmp_path / "run", spec, how, resume=True)
+    record = read_record(tmp_path / "run/record.json")
+    files = record["figures"]["files"]
+    assert files["broken"] == 2
+    assert [(Path(name).name, why) for name, why in files["which"].items()] == [
+        ("002.JPEG", "it is no image that Pillow knows"),
+        ("001.JPEG", "it is empty"),
+    ]
+    assert record["figures"]["images"] == {"train": 53, "valid": 5}
+    words = ["--device", "cpu", "--workers", "0", "--data-folder", str(tmp_path / "images")]
+    assert main(["eval", str(tmp_path / "run"), "--final", *words]) == 0
+    assert "11 test images" in capsys.readouterr().out
+    (reading,) = read_record(tmp_path / "run/record.json")["readings"]
+    assert [Path(name).name for name in reading["broken"]] == ["003.JPEG"]
+
+
+def test_other_classes_than_a_run_began_with_are_refused(images: Path, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", SPEC.but(epochs=1), options(images))
+    (tmp_path / "run/record.json").unlink()
+    more = as_zip({**TREE, "train/dog/0.JPEG": TREE["train/ant/000.JPEG"]}, tmp_path / "more.zip")
+    with pytest.raises(InputError, match="classes 3 and now it is 4"):
+        small_run(tmp_path / "run", SPEC.but(epochs=1), options(more), resume=True)
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_run_whose_reader_is_killed_ends_with_a_sentence_and_leaves_no_process(images: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "lcrbnn", "train", *SETTINGS, "--epochs", "10000", "--run", str(tmp_path / "run")]
+    words += ["--data-folder", str(images), "--device", "cpu", "--workers", "2", "--save-seconds", "0"]
+    with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True) as run:
+        try:
+            until = time.monotonic() + 60
+            while not RunFolder(tmp_path / "run").listed() and time.monotonic() < until:
+                time.sleep(0.1)
+            readers = children(run.pid)
+            assert len(readers) == 2
+            os.kill(readers[0], signal.SIGKILL)
+            _, said = run.communicate(timeout=30)
+        finally:
+            run.kill()
+    assert run.returncode == 1
+    assert said.strip().splitlines()[-1].startswith("lcrbnn: a process that reads images was ended by signal 9")
+    assert not any(alive(pid) for pid in readers) or gone(readers)
+    assert RunFolder(tmp_path / "run").listed()
