@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from lcrbnn import __version__
-from lcrbnn.errors import Failed, InputError, Stopped, choose
+from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose
 
 # Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
 # loaded only when it is asked for.
@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
     except InputError as error:
         print(f"lcrbnn: {error}", file=sys.stderr)
         return 2
+    except Repeated as error:
+        return error.code
     except Failed as error:
         print(f"lcrbnn: {error}", file=sys.stderr)
         return 1

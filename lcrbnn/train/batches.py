@@ -24,15 +24,23 @@ class Batch(NamedTuple):
     rows: Tensor
 
 
+def part(start: int, stop: int, which: int, count: int) -> slice:
+    """The which-th of `count` contiguous parts of start...stop, alike in size but for one."""
+    n = stop - start
+    return slice(start + n * which // count, start + n * (which + 1) // count)
+
+
 class Batches:
     """The images of one split, held on the device.
 
     An epoch's order and augmentation depend on seed and epoch alone; what happens to an image, on its place in that
-    order. So an epoch can be entered at any step.
+    order. So an epoch can be entered at any step. With a `rank` of `world` processes, it gives the part of each
+    batch that is this process's: contiguous, so that the parts in order are the batch.
     """
 
-    def __init__(self, split: Split, row: DataSet, device: torch.device) -> None:
+    def __init__(self, split: Split, row: DataSet, device: torch.device, rank: int = 0, world: int = 1) -> None:
         """Copy the images to the device."""
+        self.rank, self.world = rank, world
         self.images = torch.from_numpy(split.images).to(device)
         self.labels = torch.from_numpy(split.labels).to(device)
         mean, std = torch.tensor(row.mean), torch.tensor(row.std)
@@ -44,9 +52,16 @@ class Batches:
         """The number of images."""
         return len(self.labels)
 
-    def steps(self, batch: int, drop_last: bool) -> int:
-        """The steps of an epoch."""
+    def steps(self, batch: int, drop_last: bool, accumulate: int = 1) -> int:
+        """The steps of an epoch; each process has two images or more in each of the parts that it cuts a step into."""
         whole, rest = divmod(len(self), batch)
+        pieces = self.world * accumulate
+        if batch < 2 * pieces or (0 < rest < 2 * pieces and not drop_last and pieces > 1):
+            short = f"a batch of {batch}" if batch < 2 * pieces else f"the last batch of an epoch, of {rest},"
+            raise InputError(
+                f"{short} is too small for {self.world} x {accumulate} parts (processes x accumulate) of two images or "
+                "more: choose another batch, or drop_last"
+            )
         if rest == 1 and not drop_last:
             raise InputError(
                 f"batches of {batch} leave one image of {len(self):,} for the last step, and a batch norm needs two: "
@@ -67,13 +82,13 @@ class Batches:
         how = self.usual if augment == "usual" else augment
         draws = Draws(*(d.to(self.images.device) for d in draw(seed, epoch, len(self))))
         for step in range(first, steps):
-            place = slice(step * batch, (step + 1) * batch)
+            place = part(step * batch, min((step + 1) * batch, len(self)), self.rank, self.world)
             rows = order[place]
             images = AUGMENT[how](self.images[rows], Draws(*(d[place] for d in draws)))
             yield Batch(normalize(images, self.scale, self.shift), self.labels[rows], rows)
 
-    def plain(self, batch: int = EVALUATION) -> Iterator[Batch]:
-        """All images once, in their own order, as they are."""
-        for start in range(0, len(self), batch):
+    def plain(self, batch: int = EVALUATION, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """All images once, in their own order, as they are; with a rank every world-th batch, from the rank-th on."""
+        for start in range(rank * batch, len(self), batch * world):
             rows = torch.arange(start, min(start + batch, len(self)), device=self.images.device)
             yield Batch(normalize(self.images[rows], self.scale, self.shift), self.labels[rows], rows)

@@ -18,7 +18,9 @@ from lcrbnn.models import Network, network
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.seeds import derive
+from lcrbnn.train.shared_norm import share_norms
 from lcrbnn.train.spec import Spec, option_values
 from lcrbnn.train.state import restore_module
 
@@ -36,12 +38,14 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
-def build(spec: Spec, device: torch.device, *, fused: bool = False) -> Parts:
+def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks = ALONE) -> Parts:
     """Make everything that a spec names; the network's start depends on the seed alone.
 
     A fused optimiser takes its learning rate from the device, as a captured step needs it.
     """
     model = build_network(spec).to(device)
+    if ranks.launched and spec.batch_norm == "sync":
+        share_norms(model)
     teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device)
     retention = _retention(spec, model, teacher)
     names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
@@ -89,6 +93,8 @@ def build_network(spec: Spec) -> Network:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, spec.norm_start)
+    if spec.precision == "float64":
+        model.double().register_forward_pre_hook(lambda module, given: tuple(x.double() for x in given))
     return model
 
 

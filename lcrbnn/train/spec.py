@@ -32,10 +32,15 @@ DECAYS = {
     "real": "all but the latent weights of binary layers, as Bi-Real and ReActNet's last step",
     "matrices": "weights of layers only: no biases, batch norms, scales",
 }
+NORMS = {
+    "local": "each process normalises by its own images of a step; running statistics are averaged after it",
+    "sync": "over the images of all processes, as one process would",
+}
 PRECISIONS = {
     "float32": "no shortcuts",
     "tf32": "float32 with 10-bit products on a GPU's matrix units",
     "bfloat16": "autocast: 16 bits where torch allows; sums of signs are exact up to 256",
+    "float64": "twice the digits, slowly: for comparisons on a CPU",
     "float16": "autocast: 16 bits of which 11 count, not 8; sums of signs are exact up to 2048",
 }
 
@@ -81,7 +86,9 @@ class Spec:
     distill: float = _real(0.0, "share of the loss that compares outputs with the teacher's", high=1.0)
     temperature: float = _real(1.0, "softening of both outputs in that comparison", low=1e-3)
     epochs: int = _count(15, "passes over the training images")
-    batch: int = _count(64, "images a step", low=2)
+    batch: int = _count(64, "images a step, over all processes", low=2)
+    accumulate: int = _count(1, "parts into which a process cuts its images of a step, one after another")
+    batch_norm: str = _text("local", "batch norm where several processes train", NORMS)
     drop_last: bool = _flag(False, "leave out the images of an incomplete last batch")
     optimizer: str = _text("sgd", "optimiser", OPTIMIZERS)
     lr: float = _real(0.05, "learning rate at the start, or after the warm-up")
