@@ -357,7 +357,8 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
                     except Failed as failure:
                         del going[loop]
                         failures.append(failure)
-            stop.check()  # a signal that came too late for this run is not for the next one either
+            if not (failures and stop.patient):  # a launcher stops those that are left, and the failure is the reason
+                stop.check()  # a signal that came too late for this run is not for the next one either
         except Stopped as stopped:
             for loop in going:
                 _attempt(loop.save, failures)

@@ -41,6 +41,8 @@ CHANGES: dict[str, Any] = {
     "temperature": 4.0,
     "epochs": 16,
     "batch": 65,
+    "accumulate": 2,
+    "batch_norm": "sync",
     "drop_last": True,
     "optimizer": "adam",
     "lr": 0.05000000000000001,
