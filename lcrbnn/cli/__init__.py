@@ -100,6 +100,8 @@ def _dispatch(argv: list[str]) -> int:
         print(f"lcrbnn {__version__}")
         return 0
     summary = choose(COMMANDS, argv[0], "command")
+    if argv[0] != "train" and os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("WORLD_SIZE") != "1":
+        raise InputError(f"torchrun starts several processes, and {argv[0]} is for one: only train shares its work")
     command = import_module(f"lcrbnn.cli.{argv[0]}")
     parser = _Parser(prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=_Help)
     command.add_arguments(parser)

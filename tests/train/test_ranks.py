@@ -122,9 +122,7 @@ def test_a_batch_in_parts_is_a_batch_where_no_norm_sees_the_parts(
     for parts in (1, 2, 3):
         small_run(tmp_path / str(parts), spec.but(accumulate=parts))
     assert furthest(tmp_path / "1", tmp_path / "2") < 1e-9
-    assert (
-        furthest(tmp_path / "1", tmp_path / "3") < 1e-9
-    )  # 100 images in three parts: of 1,297 images 97 are left, 32 + 32 + 33
+    assert furthest(tmp_path / "1", tmp_path / "3") < 1e-9  # the last 97 images in 32, 32, 33
     start = small_run(tmp_path / "start", spec.but(lr=0.0))
     assert furthest(start, tmp_path / "1", "model/") > 1e-3  # they did learn
 
@@ -256,6 +254,16 @@ def test_a_run_of_many_processes_is_one_run(
         torch.distributed.destroy_process_group()
     assert capsys.readouterr().err == (
         "lcrbnn: under torchrun all processes share one run: start each seed by itself, with --seed\n"
+    )
+
+
+def test_only_training_is_shared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["recipes"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "lcrbnn: torchrun starts several processes, and recipes is for one: only train shares its work\n",
     )
 
 
