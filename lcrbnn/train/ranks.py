@@ -168,8 +168,10 @@ def joined(device: str, seconds: float) -> Iterator[Ranks]:
         backend = "nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         control = dist.new_group(backend="gloo", timeout=limit) if cuda else dist.group.WORLD
-    yield Ranks(rank, size, local, True, control)
-    dist.destroy_process_group()  # after an error the process ends, and nobody may be left to say goodbye to
+    ranks = Ranks(rank, size, local, True, control)
+    yield ranks
+    ranks.most(0)  # all are done: nobody ends under another's feet
+    dist.destroy_process_group()  # not after an error, when nobody may be left to say goodbye to
 
 
 @contextmanager
