@@ -115,7 +115,7 @@ def load_of(name: str) -> Load:
 
 
 def _products(model: nn.Module, side: int) -> int:
-    cost = count(model, (1, 3, side, side))
+    cost = count(model, (3, side, side))
     return cost.binary_macs + cost.mixed_macs + cost.real_macs
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from lcrbnn.data.cifar import load_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.split import Images
+from lcrbnn.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,27 @@ _ROWS = [
         names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 ]
+
+
+def _unread(folder: Path) -> Images:
+    raise InputError(f"ImageNet cannot be read from {folder} yet")
+
+
+_ROWS.append(
+    DataSet(
+        "imagenet",
+        "1,281,167 photographs in 1,000 classes, 50,000 to test on",
+        classes=1000,
+        channels=3,
+        image=224,
+        top=255,
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        held_out=50_000,
+        augment="crop-flip",
+        load=_unread,
+    )
+)
 
 DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 

@@ -30,6 +30,8 @@ CHANGES: dict[str, Any] = {
     "method": "bnn",
     "bits": "1/32",
     "method_options": ("t_min=0.1",),
+    "start": "elsewhere",
+    "start_with": "real",
     "norm_start": 1e-8,
     "weight": 1e-3,
     "share": 0.25,
