@@ -1,16 +1,16 @@
 """How long a step takes on many GPUs: a model of computing, sending and reading images.
 
-    step    = max(compute + send, read, agree)        sending waits for the last gradient; reading and agreeing do not
+    step    = max(compute + send, read)               sending waits for the last gradient; reading does not
     compute = images of a GPU x seconds an image
     send    = min(ring, tree) of the bytes of all gradients, four a parameter
               ring = 2 (n - 1) / n bytes / bandwidth + 2 (n - 1) latency
               tree = 2 bytes / bandwidth + 2 ceil(log2 n) latency
     shared batch norms add 2 messages a layer, each 2 ceil(log2 n) latency
     read    = images of a GPU / (cores of a GPU x images a second and core)
-    agree   = a ring of a few bytes on the host, every max(1, n // 8) steps (lcrbnn.train.ranks)
 
 One process has nothing to send. A ring is as fast as its slowest link: inside a machine the GPUs' own, between machines
-the network's, all cards of a machine together.
+the network's, all cards of a machine together. What processes agree on besides (a signal, a save) goes over a ring of
+the hosts and takes less than 5 % of their time (lcrbnn.train.pace); `heard` says after how long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lcrbnn.train.ranks import Ranks
+from lcrbnn.train.pace import SECONDS, TIMES
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,11 @@ class Step:
     send: float
     norms: float  # what shared batch norms would add
     read: float
-    agree: float
 
     @property
     def seconds(self) -> float:
         """Of a step, with local batch norms."""
-        return max(self.compute + self.send, self.read, self.agree)
+        return max(self.compute + self.send, self.read)
 
     @property
     def rate(self) -> float:
@@ -120,21 +119,25 @@ def step(load: Load, cluster: Cluster, n: int, batch: int) -> Step:
         send=link.send(4 * load.parameters, n),
         norms=2 * load.norms * link.hops(n),
         read=local / (cluster.cores * cluster.core_images),
-        agree=HOST.ring(8, n) / Ranks(size=n).every,
     )
+
+
+def heard(n: int) -> float:
+    """Seconds after which a signal to one of n processes is known to all, at most, but for the step in hand."""
+    agreement = HOST.ring(8, n)
+    return max(SECONDS, TIMES * agreement) + agreement
 
 
 def table(load: Load, cluster: Cluster, sizes: list[int], local: int, images: int, epochs: int) -> str:
     """A row a number of GPUs with `local` images each: Markdown."""
-    names = ("GPUs", "step, ms", "sent, ms", "shared norms add", "computing", "images/s", "hours", "GPU hours")
-    head = f"| {' | '.join((*names, 'GB/s read', 'cores'))} |"
-    rows = [head, "|---" * 10 + "|"]
+    names = ("GPUs", "compute, ms", "send, ms", "read, ms", "step, ms", "of it computing", "images/s", "hours")
+    rows = [f"| {' | '.join((*names, 'GPU hours', 'GB/s read', 'cores', 'shared norms add, ms'))} |", "|---" * 12 + "|"]
     for n in sizes:
         one = step(load, cluster, n, local * n)
+        times = (one.compute, one.send, one.read, one.seconds)
         hours = epochs * images / one.rate / 3600
-        rows.append(
-            f"| {n:,} | {one.seconds * 1e3:.2f} | {one.send * 1e3:.2f} | {one.norms * 1e3:.2f} | {one.efficiency:.0%} "
-            f"| {one.rate:,.0f} | {hours:.2f} | {n * hours:,.1f} | {one.rate * load.file_bytes / 1e9:.1f} "
-            f"| {one.rate / cluster.core_images:,.0f} |"
-        )
+        cells = [f"{n:,}", *(f"{t * 1e3:.2f}" for t in times), f"{one.efficiency:.0%}", f"{one.rate:,.0f}"]
+        cells += [f"{hours:.2g}", f"{n * hours:.1f}", f"{one.rate * load.file_bytes / 1e9:,.1f}"]
+        cells += [f"{one.rate / cluster.core_images:,.0f}", f"{one.norms * 1e3:.2f}"]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -23,6 +23,7 @@ from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Look, accuracy, look
 from lcrbnn.train.noise import noisy_accuracy
 from lcrbnn.train.objective import SUMS
+from lcrbnn.train.pace import Pace
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.schedule import learning_rate, looked_at, retention_weight
 from lcrbnn.train.signals import StopRequest
@@ -97,6 +98,7 @@ class Loop:
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
         self._valid: float | None = None
+        self._pace = Pace(ranks, each=save_seconds == 0)
 
     def march(self, stop: StopRequest) -> Iterator[None]:
         """Go on to the end, a step at a time; on a GPU a step is only ordered, so several runs can be side by side."""
@@ -116,14 +118,15 @@ class Loop:
         while place.step < self.steps:
             self._one()
             self.progress.advance(self._note)
-            if self.place.step % self.ranks.every == 0 or self.place.step == self.steps:
+            if self._pace.due(self.done) or self.place.step == self.steps:
                 self._pause(stop)
             yield
         self._checked(self.step.check)
 
     def _pause(self, stop: StopRequest) -> None:
         """Save if it is time, end if a signal came: on all processes or on none."""
-        signal, due = self.ranks.most(stop.number or 0, time.monotonic() - self._saved >= self.save_seconds)
+        late = time.monotonic() - self._saved >= self.save_seconds
+        signal, due = self._pace.agree(self.done, stop.number or 0, late)
         stop.number = signal or None
         if due:
             self.save()

@@ -25,7 +25,6 @@ from lcrbnn.train.numerics import find_device
 T = TypeVar("T")
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a process
-CLOSE = 8  # as many processes agree after every step; more of them less often, for it takes longer
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,6 @@ class Ranks:
     def first(self) -> bool:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
-
-    @property
-    def every(self) -> int:
-        """Steps from one agreement to the next."""
-        return max(1, self.size // CLOSE)
 
     def add(self, x: Tensor) -> Tensor:
         """The sum over all processes, in the same tensor; not waited for on a GPU."""
