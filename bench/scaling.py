@@ -33,8 +33,8 @@ from lcrbnn.study.scaling import NETWORKS, Cluster, Link, Load, heard, table
 SIZES = [1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26]  # bytes of a message
 FITTED = (1 << 14, 1 << 24)
 STEPS: dict[str, dict[str, Any]] = {
-    "resnet20-double": {"data": "synthetic-32", "model": "resnet20-double", "images": "all", "batch": 64},
-    "resnet18": {"data": "synthetic-32", "model": "resnet18", "images": "all", "batch": 16},
+    "resnet20-double": {"data": "synthetic-32", "model": "resnet20-double", "images": "all", "batch": 16},
+    "resnet18": {"data": "synthetic-32", "model": "resnet18", "images": "all", "batch": 4},
 }
 SHARED = {"resnet20-double, shared norms": {**STEPS["resnet20-double"], "batch_norm": "sync"}}
 RECORD = ROOT / "results" / "bench" / "scaling-cpu.json"
