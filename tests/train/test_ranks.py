@@ -190,10 +190,10 @@ def test_what_is_refused_is_refused_by_all_and_said_by_the_first(pair: Path) -> 
     assert not (pair / "small").exists()
 
 
-def test_a_process_that_is_killed_ends_the_other_at_once(pair: Path) -> None:
+def test_a_process_that_is_killed_ends_the_other(pair: Path) -> None:
     seen = json.loads((pair / "dead.json").read_text())
     assert seen["said"].startswith("another process of this run has ended or cannot be reached (")
-    assert seen["seconds"] < 30
+    assert seen["seconds"] < 60  # at once, or after the 40 s that a message may take
     assert RunFolder(pair / "dead").newest() is not None
     assert not (pair / "dead" / "record.json").exists()
 

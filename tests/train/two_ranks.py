@@ -149,7 +149,7 @@ def die(folder: Path, ranks: Ranks) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    with joined("cpu", 60.0) as ranks:
+    with joined("cpu", 40.0) as ranks:
         assert ranks.size == 2
         write = files.os.fsync
         only_the_first_writes(ranks)
