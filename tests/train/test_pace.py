@@ -28,7 +28,7 @@ class Others:
 
 def agreements(others: Others, steps: range, seconds: float, *, each: bool = False) -> list[int]:
     """After which steps processes agree, if a step takes so long."""
-    one, seen = Pace(others, each=each), []  # type: ignore[arg-type]
+    one, seen = Pace(others, each=each), []  # type: ignore[arg-type]  # all that is asked of it
     for done in steps:
         others.clock[0] += seconds
         if one.due(done):
