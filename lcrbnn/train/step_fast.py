@@ -53,6 +53,7 @@ class FastStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
         self.captured = self.stream is not None
+        self._mode = "thread_local" if ranks.launched else "global"  # NCCL's own threads may ask the GPU meanwhile
         self.augment = train.usual if spec.augment == "usual" else spec.augment
         count, device = len(train), self.device
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
@@ -144,7 +145,7 @@ class FastStep:
                 else:
                     if self._look is None:
                         self._look = torch.cuda.CUDAGraph()
-                        with torch.cuda.graph(self._look, pool=self._graph.pool(), stream=self.stream):
+                        with torch.cuda.graph(self._look, self._graph.pool(), self.stream, self._mode):
                             self._seen = self._gradient()
                     self._look.replay()
                 gradients.append(self._seen[0].clone())
@@ -223,7 +224,7 @@ class FastStep:
                 self._body()
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self.stream):
+            with torch.cuda.graph(self._graph, stream=self.stream, capture_error_mode=self._mode):
                 self._body()
 
     def _use_lr_tensor(self) -> None:
