@@ -23,6 +23,15 @@ class Failed(Exception):
     """Work cannot go on, and no input is to blame: bad numbers, a full disk. The command line exits with 1 on it."""
 
 
+class Repeated(Failed):
+    """Another process of the same run says why; this one only ends, with the same exit code."""
+
+    def __init__(self, code: int) -> None:
+        """Keep the exit code."""
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
 class Stopped(Exception):
     """A signal asked for an end, and all is saved. The command line exits with 128 + its number, as a shell would."""
 

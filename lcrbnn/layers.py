@@ -38,11 +38,12 @@ class BinaryLayer(nn.Module):
 
     def initialize(self) -> None:
         """Give the latent weight the start of the method, where the method has one of its own."""
-        with torch.no_grad():
-            self.weight_binarizer.initialize(self.weight)
+        if not self.method.real_weights:
+            with torch.no_grad():
+                self.weight_binarizer.initialize(self.weight)
 
     def _weight(self) -> Binary:
-        if self.use_latent:
+        if self.use_latent or self.method.real_weights:
             return Binary(self.weight_binarizer.latent(self.weight))
         return self.weight_binarizer(self.weight)
 
@@ -288,7 +289,7 @@ def _zeros(shape: Sequence[int]) -> Tensor:
 
 
 def _label(chosen: Method) -> str:
-    return f"{chosen.name} 1/{chosen.chosen_bits}"
+    return f"{chosen.name} {chosen.chosen_widths}"
 
 
 def _fitting(scale: Tensor, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import lcrbnn
@@ -10,6 +11,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryConv2d, binary_layers
 from lcrbnn.models import MODELS
 from lcrbnn.models.blocks import BLOCKS, RPReLU
+from lcrbnn.models.mobile import MobileBlock
 
 # name: (parameters, binary MACs, real MACs) with irnet 1/1, counted by hand from the published shapes:
 # ResNet-20: stem 3*16*9; stages 6*(16*16*9), 16*32*9 + 5*(32*32*9), 32*64*9 + 5*(64*64*9); batch norms; 64*10 + 10.
@@ -35,6 +37,9 @@ GOLDEN = {
     "resnet34-double-imagenet": (21_798_696, 3_525_967_872, 137_793_536),
     "bireal18-imagenet": (11_689_512, 1_676_279_808, 137_793_536),
     "react18-imagenet": (11_701_032, 1_676_279_808, 137_793_536),
+    "resnet34-relu-imagenet": (21_797_672, 3_525_967_872, 137_793_536),
+    "bireal34-imagenet": (21_797_672, 3_525_967_872, 137_793_536),
+    "react-a-imagenet": (29_333_672, 4_816_896_000, 11_862_016),
 }
 
 # What the counts cannot tell apart, typed from the published networks: the classes of stem, first block's activation,
@@ -63,6 +68,9 @@ PARTS = {
     "resnet34-imagenet": ("PlainBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
     "resnet34-double-imagenet": ("DoubleBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
     "bireal18-imagenet": ("SingleBlock", "Identity", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
+    "resnet34-relu-imagenet": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU MaxPool2d", "Linear"),
+    "bireal34-imagenet": ("SingleBlock", "Identity", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
+    "react-a-imagenet": ("MobileBlock", "RPReLU", "AvgPool2d", BARE, "Linear"),
     "react18-imagenet": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
 }
 
@@ -201,6 +209,39 @@ def test_a_block_is_the_published_formula(kind: str) -> None:
     else:
         expected = ht(first + skip)
     torch.testing.assert_close(block(x), expected)
+
+
+@pytest.mark.parametrize(("cout", "stride"), [(4, 1), (8, 1), (8, 2)])
+def test_a_mobile_block_is_the_published_formula(cout: int, stride: int) -> None:
+    """Where channels double: two 1x1 convolutions behind one sign, a batch norm and the skip each, side by side."""
+    block = MobileBlock(4, cout, stride, lcrbnn.method("reactnet")).eval()
+    with torch.no_grad():
+        for module in block.modules():
+            if isinstance(module, BinaryConv2d):
+                module.weight.normal_()
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_()
+                module.weight.uniform_(0.5, 2)
+    x = torch.randn(2, 4, 6, 6)
+    y = block.act1(block.bn1(block.conv1(x)) + (x if stride == 1 else F.avg_pool2d(x, 2)))
+    parts = []
+    for rows in [slice(i, i + 4) for i in range(0, cout, 4)]:
+        half = BinaryConv2d(4, 4, 1, method="reactnet")
+        half.weight.data = block.conv2.weight[rows].data
+        norm = block.bn2
+        z = half(y)
+        z = F.batch_norm(z, norm.running_mean[rows], norm.running_var[rows], norm.weight[rows], norm.bias[rows])
+        parts.append(z + y)
+    torch.testing.assert_close(block(x), block.act2(torch.cat(parts, 1)))
+
+
+def test_react_a_has_the_published_size_and_cost() -> None:
+    """Published: 29.3 M parameters, BOPs 4.82e9, FLOPs 0.12e8, OPs 0.87e8."""
+    cost = count(lcrbnn.network("react-a-imagenet", "reactnet"), (3, 224, 224))
+    assert f"{cost.parameters / 1e6:.1f}" == "29.3"
+    assert f"{cost.bit_operations / 1e9:.2f}" == "4.82"
+    assert f"{cost.real_macs / 1e8:.2f}" == "0.12"
+    assert f"{cost.ops / 1e8:.2f}" == "0.87"
 
 
 def test_rprelu_shifts_slopes_and_shifts_again() -> None:

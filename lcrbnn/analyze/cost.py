@@ -51,7 +51,7 @@ class Cost:
     parameters: int  # learnable numbers, latent weights among them
     binary_weights: int  # of these, the ones of which one bit is kept
     binary_macs: int  # 1-bit weight times 1-bit (or few-bit) activation
-    mixed_macs: int  # 1-bit weight times real activation
+    mixed_macs: int  # 1-bit weight times real activation, or the other way round
     real_macs: int
     bit_operations: int = 0  # binary_macs, each as often as its activation has bits: BOPs
     element_wise: int = 0
@@ -94,7 +94,7 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
             hook.remove()
     layers = tuple(counter.layers)
     macs = {kind: sum(one.macs for one in layers if one.kind == kind) for kind in ("binary", "mixed", "real")}
-    binary = sum(m.weight.numel() for _, m in named if isinstance(m, BinaryLayer))
+    binary = sum(m.weight.numel() for _, m in named if isinstance(m, BinaryLayer) and not m.method.real_weights)
     parameters = sum(p.numel() for p in model.parameters())
     return Cost(
         parameters=parameters,
@@ -157,7 +157,8 @@ def _window(module: Any) -> int:
 
 def _binary(layer: BinaryLayer, x: Tensor, y: Tensor) -> int:
     signs = 0 if layer.input_binarizer is None else x.numel() * layer.input_binarizer.bits
-    return signs + (0 if layer.weight_binarizer(layer.weight).scale is None else y.numel())
+    plain = layer.method.real_weights or layer.weight_binarizer(layer.weight).scale is None
+    return signs + (0 if plain else y.numel())
 
 
 RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
@@ -178,7 +179,7 @@ def _rule(module: nn.Module) -> Rule | None:
 def _kind(layer: nn.Module) -> tuple[str, int]:
     if not isinstance(layer, BinaryLayer):
         return "real", REAL_BITS
-    if layer.input_binarizer is None:
+    if layer.input_binarizer is None or layer.method.real_weights:
         return "mixed", REAL_BITS
     return "binary", layer.input_binarizer.bits
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from lcrbnn import __version__
-from lcrbnn.errors import Failed, InputError, Stopped, choose
+from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose
 
 # Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
 # loaded only when it is asked for.
@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
     except InputError as error:
         print(f"lcrbnn: {error}", file=sys.stderr)
         return 2
+    except Repeated as error:
+        return error.code
     except Failed as error:
         print(f"lcrbnn: {error}", file=sys.stderr)
         return 1
@@ -85,6 +87,9 @@ def run() -> NoReturn:
     except BrokenPipeError:  # somebody reads with `head`: not our failure, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    if os.environ.get("WORLD_SIZE"):  # one of several: threads of lost connections would end it in their own way
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
@@ -98,6 +103,8 @@ def _dispatch(argv: list[str]) -> int:
         print(f"lcrbnn {__version__}")
         return 0
     summary = choose(COMMANDS, argv[0], "command")
+    if argv[0] != "train" and os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("WORLD_SIZE") != "1":
+        raise InputError(f"torchrun starts several processes, and {argv[0]} is for one: only train shares its work")
     command = import_module(f"lcrbnn.cli.{argv[0]}")
     parser = _Parser(prog=f"lcrbnn {argv[0]}", description=summary, formatter_class=_Help)
     command.add_arguments(parser)

@@ -24,6 +24,6 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.methods import METHODS
 
     for row in METHODS.values():
-        bits = " ".join(f"1/{b}" for b in row.activation_bits)
+        bits = " ".join(row.bit_widths)
         print(f"{row.name:<9} {row.summary:<54} {row.paper:<36} {bits}")
     return 0

@@ -6,11 +6,14 @@ import argparse
 import sys
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lcrbnn.data import data_folder
-from lcrbnn.errors import InputError
+from lcrbnn.errors import InputError, Repeated, Stopped, number
 from lcrbnn.train.spec import Spec
+
+if TYPE_CHECKING:
+    from lcrbnn.train.ranks import Ranks
 
 MOST = 1000  # seeds of one range
 
@@ -18,7 +21,8 @@ MOST = 1000  # seeds of one range
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A recipe, a folder, how to run, and every field of the spec."""
     parser.add_argument("recipe", nargs="?", help="a recipe of the package (lcrbnn recipes), or a .toml file")
-    parser.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="folder of the run")
+    # torchrun takes --run for the beginning of an option of its own, so there is a second name.
+    parser.add_argument("--run", "--folder", type=Path, required=True, metavar="FOLDER", help="folder of the run")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, or start it")
     parser.add_argument(
         "--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5, each in FOLDER/seed-N; side by side on a GPU"
@@ -31,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
     parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds that processes of a run, if there are several, wait"
+    )
     parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
     group = parser.add_argument_group("settings of the run, over those of the recipe")
     for one in fields(Spec):
@@ -87,20 +94,53 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Make the spec of recipe and options, train, say what came out and where it lies."""
+    """Make the spec of recipe and options, train, say what came out and where it lies; under torchrun, one of many."""
+    from lcrbnn.train.ranks import joined
+
+    number(args.timeout, "--timeout", low=1)
+    with joined(args.device, args.timeout) as ranks:
+        try:
+            return _train(args, ranks)
+        except Stopped as stopped:
+            if ranks.first:
+                raise
+            raise Repeated(128 + stopped.number) from None
+
+
+def _train(args: argparse.Namespace, ranks: Ranks) -> int:
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.numerics import find_device
+    from lcrbnn.train.run import Options, check_places, train_together
+
+    reading = (args.workers, args.cache, args.patience)
+    where = (args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
+    options = Options(*where, *reading, ranks=ranks)
+    jobs = ranks.told(lambda: _jobs(args, alone=not ranks.launched))
+    ranks.told(lambda: check_places(jobs, args.resume))
+    together = len(jobs) > 1 and find_device(args.device).type == "cuda"
+    for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
+        if len(jobs) > 1 and not together:
+            print(*(f"seed {spec.seed}: {path}" for path, spec in part.items()), file=sys.stderr)
+        train_together(part, options, resume=args.resume)
+        for path in part:
+            if ranks.first:
+                print(_summary(RunFolder(path)))
+    return 0
+
+
+def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
+    """The runs that were asked for, and the spec of each."""
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import read_spec
     from lcrbnn.train.dataset import settled
-    from lcrbnn.train.numerics import find_device
     from lcrbnn.train.recipes import find_recipe
-    from lcrbnn.train.run import Options, check_places, train_together
     from lcrbnn.train.strengths import retaining
 
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
         raise InputError("say --seed or --seeds, not both")
-    reading = (args.workers, args.cache, args.patience)
-    options = Options(args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step, *reading)
+    if args.seeds is not None and not alone:
+        raise InputError("under torchrun all processes share one run: start each seed by itself, with --seed")
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
     siblings = [RunFolder(args.run / f"seed-{seed}") for seed in seeds if seed is not None]
     jobs: dict[Path, Spec] = {}
@@ -118,15 +158,7 @@ def execute(args: argparse.Namespace) -> int:
             print(f"no run in {path} yet: starting it", file=sys.stderr)
         base = base if args.lcr is None else retaining(_lasting(base, given), args.lcr)
         jobs[path] = settled(base.but(**given, **({} if seed is None else {"seed": seed})), args.data_folder)
-    check_places(jobs, args.resume)
-    together = len(jobs) > 1 and find_device(args.device).type == "cuda"
-    for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
-        if len(jobs) > 1 and not together:
-            print(*(f"seed {spec.seed}: {path}" for path, spec in part.items()), file=sys.stderr)
-        train_together(part, options, resume=args.resume)
-        for path in part:
-            print(_summary(RunFolder(path)))
-    return 0
+    return jobs
 
 
 def _lasting(base: Spec, given: dict[str, Any]) -> Spec:

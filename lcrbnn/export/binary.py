@@ -30,6 +30,8 @@ def binary_linear(draft: Draft, name: str, layer: BinaryLinear, x: Value) -> Val
 
 
 def _emit(draft: Draft, name: str, layer: BinaryLayer, x: Value, window: Window, shape: tuple[int, int, int]) -> Value:
+    if layer.method.real_weights:
+        refuse(name, "its weights are real (32/1, the first of two steps): train the second step, and export that")
     w = layer.weight_binarizer(layer.weight)
     signs = numbers(w.signs)
     rows = x.arranged(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)

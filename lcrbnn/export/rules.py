@@ -14,6 +14,7 @@ from lcrbnn.export.draft import Draft, Value, Window, channels_first, refuse
 from lcrbnn.export.signs import numbers
 from lcrbnn.layers import BinaryConv2d, BinaryLinear
 from lcrbnn.models.blocks import DoubleBlock, PadChannels, PlainBlock, RPReLU, SingleBlock, Subsample
+from lcrbnn.models.mobile import MobileBlock, Twice
 from lcrbnn.models.skeleton import Conv2d, Network
 
 Rule = Callable[[Draft, str, Any, Value], Value]
@@ -58,6 +59,22 @@ def _single(draft: Draft, name: str, block: nn.Module, x: Value) -> Value:
     y = _chain(draft, name, block, ("conv1", "bn1"), x)
     y = draft.emit("add", f"{name}.add1", [y, _chain(draft, name, block, ("shortcut",), x)])
     return _chain(draft, name, block, ("act1",), y)
+
+
+def _mobile(draft: Draft, name: str, block: MobileBlock, x: Value) -> Value:
+    y = _single(draft, name, block, x)
+    z = _chain(draft, name, block, ("conv2", "bn2"), y)
+    z = draft.emit("add", f"{name}.add2", [z, _chain(draft, name, block, ("widen",), y)])
+    return _chain(draft, name, block, ("act2",), z)
+
+
+def _twice(draft: Draft, name: str, module: Twice, x: Value) -> Value:
+    c = x.shape[2]
+    halves = [
+        _channels(draft, f"{name}.{where}", PadChannels.by(before, after), x)
+        for where, before, after in (("front", 0, c), ("back", c, 0))
+    ]
+    return draft.emit("add", name, halves)
 
 
 def _identity(draft: Draft, name: str, module: nn.Module, x: Value) -> Value:
@@ -226,6 +243,8 @@ RULES: dict[type[nn.Module], Rule] = {
     PlainBlock: _plain,
     DoubleBlock: _double,
     SingleBlock: _single,
+    MobileBlock: _mobile,
+    Twice: _twice,
     BinaryConv2d: _binary_conv,
     BinaryLinear: _binary_linear,
     Conv2d: _conv,

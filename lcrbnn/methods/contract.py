@@ -101,9 +101,11 @@ class Method:
     weight: Callable[..., WeightBinarizer]
     activation: Callable[..., ActivationBinarizer]
     activation_bits: tuple[int, ...] = (1, 32)  # what the row can do, its own first; 32 leaves activations real
+    two_steps: bool = False  # whether "32/1", real weights under binary activations, is its first step
     weights_only: Mapping[str, Any] = field(default_factory=dict)  # option defaults that differ with real activations
     alike: str = ""  # why this row shares forward and gradient with another, where it does
     bits: int | None = None  # the activation bits chosen; None means the row's own
+    real_weights: bool = False  # the first of two steps was chosen
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -114,8 +116,18 @@ class Method:
     def configure(self, bits: str | None = None, **options: Any) -> Method:
         """Choose `bits`, "weights/activations" as in the paper's tables, and the options of the binarizers."""
         refuse_unknown(options, self.option_names(), f"option of {self.name}")
-        chosen = self.bits if bits is None else self._parse(bits)
-        return replace(self, bits=chosen, options={**self.options, **options})
+        chosen, real = (self.bits, self.real_weights) if bits is None else self._parse(bits)
+        return replace(self, bits=chosen, real_weights=real, options={**self.options, **options})
+
+    @property
+    def bit_widths(self) -> list[str]:
+        """The "weights/activations" that the row can do, its own first."""
+        return [f"1/{b}" for b in self.activation_bits] + (["32/1"] if self.two_steps else [])
+
+    @property
+    def chosen_widths(self) -> str:
+        """The "weights/activations" chosen."""
+        return f"{32 if self.real_weights else 1}/{self.chosen_bits}"
 
     def option_names(self) -> list[str]:
         """The keyword options that the binarizers of this method take."""
@@ -138,13 +150,13 @@ class Method:
         values = {**(self.weights_only if self.chosen_bits == 32 else {}), **self.options}
         return {name: value for name, value in values.items() if name in _keywords(make)}
 
-    def _parse(self, bits: str) -> int:
-        possible = [f"1/{b}" for b in self.activation_bits]
-        if bits not in possible:
+    def _parse(self, bits: str) -> tuple[int, bool]:
+        if bits not in self.bit_widths:
             raise InputError(
-                f"{self.name} has no bit width {bits!r} (weights/activations); there are {', '.join(possible)}"
+                f"{self.name} has no bit width {bits!r} (weights/activations); there are {', '.join(self.bit_widths)}"
             )
-        return int(bits.split("/")[1])
+        weights, activations = bits.split("/")
+        return int(activations), weights == "32"
 
 
 def _keywords(make: Callable[..., Any]) -> set[str]:

@@ -58,6 +58,7 @@ _ROWS = [
         "a learned shift before the sign",
         ReactWeight,
         ReactActivation,
+        two_steps=True,
         alike="its weights are bireal's, as in both released codes; the activations differ once a shift leaves 0",
     ),
 ]

@@ -44,6 +44,13 @@ class PadChannels(nn.Module):
         self.before = (cout - cin) // 2
         self.after = cout - cin - self.before
 
+    @classmethod
+    def by(cls, before: int, after: int) -> PadChannels:
+        """So many before and after."""
+        pad = cls(0, before + after)
+        pad.before, pad.after = before, after
+        return pad
+
     def forward(self, x: Tensor) -> Tensor:
         """(n, cin, h, w) -> (n, cout, h, w)."""
         return F.pad(x, (0, 0, 0, 0, self.before, self.after))

@@ -11,6 +11,7 @@ from lcrbnn.errors import InputError, choose, number
 from lcrbnn.layers import binary_layers, fit
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
+from lcrbnn.models.mobile import build_react_a
 from lcrbnn.models.resnet import ResNetPlan, build_resnet
 from lcrbnn.models.skeleton import Network
 from lcrbnn.models.vgg import build_vgg_small
@@ -110,11 +111,22 @@ _ROWS = [
         build=_resnet(replace(_BIG, depths=_34, block="double")),
     ),
     _imagenet(
+        "resnet34-relu-imagenet",
+        "the usual ResNet-34: ReLU, no batch norm before the classifier; full precision, a teacher",
+        build=_resnet(replace(_BIG, depths=_34, activation="relu", head="linear")),
+    ),
+    _imagenet(
         "bireal18-imagenet",
         "Bi-Real net: 16 blocks, no activation but the sign (ReLU where activations are real)",
         build=_resnet(replace(_ONE, stem="conv7-pool")),
     ),
+    _imagenet(
+        "bireal34-imagenet",
+        "Bi-Real net with 32 blocks",
+        build=_resnet(replace(_ONE, depths=(6, 8, 12, 6), stem="conv7-pool")),
+    ),
     _imagenet("react18-imagenet", "ReActNet's ResNet-18", build=_resnet(replace(_REACT, stem="conv7-pool"))),
+    _imagenet("react-a-imagenet", "ReActNet-A: MobileNet's plan, 13 blocks of two convolutions", build=build_react_a),
 ]
 
 MODELS: dict[str, Model] = {row.name: row for row in _ROWS}

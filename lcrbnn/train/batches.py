@@ -26,17 +26,25 @@ class Batch(NamedTuple):
     rows: Tensor
 
 
+def part(start: int, stop: int, which: int, count: int) -> slice:
+    """The which-th of `count` contiguous parts of start...stop, alike in size but for one."""
+    n = stop - start
+    return slice(start + n * which // count, start + n * (which + 1) // count)
+
+
 class Source:
     """Images of one split as batches on a device, in orders that depend on seed and epoch alone.
 
-    What happens to an image depends on its place in the order. So an epoch can be entered at any step.
+    What happens to an image depends on its place in the order. So an epoch can be entered at any step. With a `rank` of
+    `world` processes, it gives the part of each batch that is this process's: contiguous, so that the parts in order
+    are the batch.
     """
 
     streamed = False  # whether images are read from files while a run goes on
 
-    def __init__(self, labels: np.ndarray, row: DataSet, device: torch.device) -> None:
+    def __init__(self, labels: np.ndarray, row: DataSet, device: torch.device, rank: int = 0, world: int = 1) -> None:
         """Keep the labels, and how pixels are normalised."""
-        self.row = row
+        self.row, self.rank, self.world = row, rank, world
         self.labels = torch.from_numpy(labels).to(device)
         mean, std = torch.tensor(row.mean), torch.tensor(row.std)
         self.scale = (1 / (row.top * std)).reshape(-1, 1, 1).to(device)
@@ -52,9 +60,16 @@ class Source:
         """Seconds in which a step waited for its images."""
         return 0.0
 
-    def steps(self, batch: int, drop_last: bool) -> int:
-        """The steps of an epoch."""
+    def steps(self, batch: int, drop_last: bool, accumulate: int = 1) -> int:
+        """The steps of an epoch; each process has two images or more in each of the parts that it cuts a step into."""
         whole, rest = divmod(len(self), batch)
+        pieces = self.world * accumulate
+        if batch < 2 * pieces or (0 < rest < 2 * pieces and not drop_last and pieces > 1):
+            short = f"a batch of {batch}" if batch < 2 * pieces else f"the last batch of an epoch, of {rest},"
+            raise InputError(
+                f"{short} is too small for {self.world} x {accumulate} parts (processes x accumulate) of two images or "
+                "more: choose another batch, or drop_last"
+            )
         if rest == 1 and not drop_last:
             raise InputError(
                 f"batches of {batch} leave one image of {len(self):,} for the last step, and a batch norm needs two: "
@@ -73,13 +88,13 @@ class Source:
         """The batches of an epoch from step `first` on."""
         raise NotImplementedError
 
-    def raw(self, batch: int) -> Iterator[Batch]:
-        """All images once, in their own order, as they are: uint8."""
+    def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """All images once, in their own order, as they are: uint8; or every world-th batch, from the rank-th on."""
         raise NotImplementedError
 
-    def plain(self, batch: int | None = None) -> Iterator[Batch]:
+    def plain(self, batch: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The same, normalised."""
-        for one in self.raw(evaluation_batch(self.row.image) if batch is None else batch):
+        for one in self.raw(evaluation_batch(self.row.image) if batch is None else batch, rank, world):
             yield one._replace(images=normalize(one.images, self.scale, self.shift))
 
 
@@ -91,9 +106,9 @@ def evaluation_batch(side: int) -> int:
 class Batches(Source):
     """The images of one split, held on the device."""
 
-    def __init__(self, split: Split, row: DataSet, device: torch.device) -> None:
+    def __init__(self, split: Split, row: DataSet, device: torch.device, rank: int = 0, world: int = 1) -> None:
         """Copy the images to the device."""
-        super().__init__(split.labels, row, device)
+        super().__init__(split.labels, row, device, rank, world)
         self.images = torch.from_numpy(split.images).to(device)
 
     def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
@@ -102,13 +117,13 @@ class Batches(Source):
         how = self.usual if augment == "usual" else augment
         draws = Draws(*(d.to(self.images.device) for d in draw(seed, epoch, len(self))))
         for step in range(first, steps):
-            place = slice(step * batch, (step + 1) * batch)
+            place = part(step * batch, min((step + 1) * batch, len(self)), self.rank, self.world)
             rows = order[place]
             images = AUGMENT[how](self.images[rows], Draws(*(d[place] for d in draws)))
             yield Batch(normalize(images, self.scale, self.shift), self.labels[rows], rows)
 
-    def raw(self, batch: int) -> Iterator[Batch]:
+    def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """All images once, in their own order, as they are: uint8."""
-        for start in range(0, len(self), batch):
+        for start in range(rank * batch, len(self), batch * world):
             rows = torch.arange(start, min(start + batch, len(self)), device=self.images.device)
             yield Batch(self.images[rows], self.labels[rows], rows)

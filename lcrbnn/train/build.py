@@ -13,14 +13,18 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError, choose, refuse_unknown
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import METHODS, Method
+from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.models import Network, network
+from lcrbnn.models.blocks import RPReLU
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.dataset import data_row
+from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.seeds import derive
+from lcrbnn.train.shared_norm import share_norms
 from lcrbnn.train.spec import Spec, option_values
-from lcrbnn.train.state import restore_module
+from lcrbnn.train.state import array, module_arrays, restore_module
 
 REAL = "real"  # the name of no method: full precision
 
@@ -36,12 +40,17 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
-def build(spec: Spec, device: torch.device, *, fused: bool = False) -> Parts:
+def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks = ALONE) -> Parts:
     """Make everything that a spec names; the network's start depends on the seed alone.
 
     A fused optimiser takes its learning rate from the device, as a captured step needs it.
     """
-    model = build_network(spec).to(device)
+    model = build_network(spec)
+    if spec.start:
+        _start(spec, model)
+    model = model.to(device)
+    if ranks.launched and spec.batch_norm == "sync":
+        share_norms(model)
     teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device)
     retention = _retention(spec, model, teacher)
     names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
@@ -91,6 +100,8 @@ def build_network(spec: Spec) -> Network:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, spec.norm_start)
+    if spec.precision == "float64":
+        model.double().register_forward_pre_hook(lambda module, given: tuple(x.double() for x in given))
     return model
 
 
@@ -128,6 +139,22 @@ def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest()
 
 
+def _start(spec: Spec, model: Network) -> None:
+    """Give a fresh network the weights of a finished run."""
+    folder = RunFolder(Path(spec.start))
+    if not folder.record.exists():
+        raise InputError(f"a run starts from a finished one, and {folder.path.absolute()} has no record.json")
+    theirs, other, _ = load_network(folder)
+    if (theirs.data, theirs.model) != (spec.data, spec.model):
+        raise InputError(
+            f"the run in {folder.path} is of {theirs.model} on {theirs.data}, this one of {spec.model} on {spec.data}"
+        )
+    left = _latent(model) if spec.start_with == "real" else set()
+    fresh = {name: p for name, p in model.named_parameters() if p in left}
+    arrays = module_arrays(other, "model") | {f"model/{name}": array(p) for name, p in fresh.items()}
+    restore_module(model, "model", arrays, f"the run in {folder.path}")
+
+
 def _teacher(spec: Spec, device: torch.device) -> tuple[Network, str]:
     folder = RunFolder(Path(spec.teacher))
     if not folder.record.exists():
@@ -155,6 +182,15 @@ def _layers(model: nn.Module) -> set[Tensor]:
     return {m.weight for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
 
 
+def _convolutions(model: nn.Module) -> set[Tensor]:
+    return {m.weight for m in model.modules() if isinstance(m, nn.Conv2d)}
+
+
+def _shifts(model: nn.Module) -> set[Tensor]:
+    activations = [shift for m in model.modules() if isinstance(m, RPReLU) for shift in (m.front, m.back)]
+    return {*activations, *(m.shift for m in model.modules() if isinstance(m, ReactActivation))}
+
+
 def _latent(model: nn.Module) -> set[Tensor]:
     return {m.weight for m in model.modules() if isinstance(m, BinaryLayer)}
 
@@ -162,6 +198,7 @@ def _latent(model: nn.Module) -> set[Tensor]:
 DECAYING: dict[str, Callable[[nn.Module], set[Tensor]]] = {
     "all": _parameters,
     "real": lambda model: _parameters(model) - _latent(model),
+    "reactnet": lambda model: _convolutions(model) | _shifts(model),
     "matrices": _layers,
 }
 

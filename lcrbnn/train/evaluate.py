@@ -13,10 +13,11 @@ from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batch, Source
+from lcrbnn.train.batches import Batch, Source, evaluation_batch
 from lcrbnn.train.build import REAL, Parts, chosen_form
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.objective import LOUDER, arithmetic, task_loss
+from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.spec import Spec
 
 TOP5_FROM = 6  # classes from which on the five best answers are counted too
@@ -31,13 +32,21 @@ class Accuracy(NamedTuple):
     images: int
 
 
-def accuracy(answers: Answers, batches: Source, between: Callable[[], None] = lambda: None) -> Accuracy:
-    """Read all images once, in evaluation mode; `between` is called after each batch and may raise to stop."""
-    return score(answers, batches.plain(), between)
+def accuracy(
+    answers: Answers, batches: Source, between: Callable[[], None] = lambda: None, ranks: Ranks = ALONE
+) -> Accuracy:
+    """Read all images once, in evaluation mode; `between` is called after each batch and may raise to stop.
+
+    Several processes read a part each, and all know the whole.
+    """
+    size = min(evaluation_batch(batches.row.image), -(-len(batches) // ranks.size))
+    return score(answers, batches.plain(size, ranks.rank, ranks.size), between, ranks)
 
 
 @torch.no_grad()
-def score(answers: Answers, shown: Iterable[Batch], between: Callable[[], None] = lambda: None) -> Accuracy:
+def score(
+    answers: Answers, shown: Iterable[Batch], between: Callable[[], None] = lambda: None, ranks: Ranks = ALONE
+) -> Accuracy:
     """The same for whatever images are shown."""
     sums, n, five = torch.zeros(3, dtype=torch.float64), 0, False
     with evaluating(answers.model):
@@ -49,7 +58,9 @@ def score(answers: Answers, shown: Iterable[Batch], between: Callable[[], None] 
             read = torch.stack([best[:, 0].sum().double(), best.sum().double(), loss.double()])
             sums, n = sums.to(read.device) + read, n + len(batch.labels)
             between()
-    first, fifth, loss_sum = sums.tolist()
+    seen = ranks.of_all((sums.tolist(), n, five))
+    first, fifth, loss_sum = (sum(one[0][i] for one in seen) for i in range(3))
+    n, five = sum(one[1] for one in seen), any(one[2] for one in seen)
     return Accuracy(100 * first / n, 100 * fifth / n if five else None, loss_sum / n, n)
 
 
@@ -66,7 +77,8 @@ def look(spec: Spec, parts: Parts, batches: Source) -> Look:
     Ratios are None where the form cannot be measured: a real network, a reference that is not there. The share is None
     where retention does not take part.
     """
-    batch = next(batches.plain(min(spec.batch, len(batches))))
+    local = spec.batch // (batches.world * spec.accumulate)  # what retention sees at a time
+    batch = next(batches.plain(min(local, len(batches))))
     with frozen_statistics(parts.model):
         return _share(spec, parts, batch) if spec.retains else _ratios(spec, parts, batch)
 

@@ -25,8 +25,11 @@ class Feed(Protocol):
     def load(self) -> None:
         """Before each of them."""
 
-    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
-        """The images of step `count`, augmented and normalised, and their labels."""
+    def pick(self, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Images of step `count`, augmented and normalised, and their labels.
+
+        They are a part of what this process has of the step, from `start` on: all of it unless gradients accumulate.
+        """
 
     def show_first(self) -> None:
         """Let step 0 be the first images of the split, as they are."""
@@ -42,7 +45,8 @@ class HeldFeed:
         self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
         self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in _KINDS))
-        self._lanes = torch.arange(min(spec.batch, count), device=device)
+        self._lanes = torch.arange(_part(spec, train), device=device)
+        self._base = train.rank * spec.accumulate * len(self._lanes)  # the place of this process in a batch
 
     def begin(self, epoch: int, first: int, steps: int) -> None:
         """Fill the tables."""
@@ -53,16 +57,16 @@ class HeldFeed:
     def load(self) -> None:
         """Nothing: all is there."""
 
-    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
+    def pick(self, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """By the tables."""
-        places = count * self.spec.batch + self._lanes
+        places = count * self.spec.batch + self._base + start + self._lanes
         rows = self._order[places]
         images = self.augment(self.train.images[rows], Draws(*(d[places] for d in self._draws)))
         return normalize(images, self.train.scale, self.train.shift), self.train.labels[rows]
 
     def show_first(self) -> None:
         """By the tables."""
-        self._order[: len(self._lanes)] = self._lanes
+        self._order[self._base + self._lanes] = self._lanes
         _still(self._draws)
 
 
@@ -73,7 +77,8 @@ class StreamFeed:
         """Lay out the buffers."""
         self.spec, self.train = spec, train
         device, side = train.labels.device, train.row.image
-        count = min(spec.batch, len(train)) // train.world
+        self._lanes = torch.arange(_part(spec, train), device=device)
+        count = len(self._lanes) * spec.accumulate
         self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
         self._images = torch.zeros((count, train.row.channels, side, side), dtype=torch.uint8, device=device)
         self._labels = torch.zeros(count, dtype=torch.int64, device=device)
@@ -93,10 +98,13 @@ class StreamFeed:
         for buffer, drawn in zip(self._draws, fed.draws, strict=True):
             buffer.copy_(drawn)
 
-    def pick(self, count: Tensor) -> tuple[Tensor, Tensor]:
+    def pick(self, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """What was loaded."""
-        images = self.augment(self._images, self._draws)
-        return normalize(images, self.train.scale, self.train.shift), self._labels
+        images, labels, draws = self._images, self._labels, self._draws
+        if self.spec.accumulate > 1:
+            places = start + self._lanes
+            images, labels, draws = images[places], labels[places], Draws(*(d[places] for d in draws))
+        return normalize(self.augment(images, draws), self.train.scale, self.train.shift), labels
 
     def show_first(self) -> None:
         """Read them."""
@@ -112,6 +120,11 @@ def feed_of(spec: Spec, train: Source) -> Feed:
         return StreamFeed(spec, train)
     assert isinstance(train, Batches)
     return HeldFeed(spec, train)
+
+
+def _part(spec: Spec, train: Source) -> int:
+    """Images of one forward pass: those of a batch over processes and parts."""
+    return min(spec.batch // (train.world * spec.accumulate), len(train))
 
 
 def _still(draws: Draws) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lcrbnn.errors import Failed, InputError, Stopped
+from lcrbnn.errors import Failed, InputError, Repeated, Stopped
 from lcrbnn.layers import advance, start_epoch
 from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
@@ -23,6 +23,8 @@ from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Look, accuracy, look
 from lcrbnn.train.noise import noisy_accuracy
 from lcrbnn.train.objective import SUMS
+from lcrbnn.train.pace import Pace
+from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.schedule import learning_rate, looked_at, retention_weight
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
@@ -76,16 +78,17 @@ class Loop:
         folder: RunFolder,
         *,
         save_seconds: float,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """Take the parts; nothing is computed."""
+        """Take the parts; nothing is computed. Of several processes only the first writes into the folder."""
         self.spec, self.parts, self.step, self.train, self.valid = spec, parts, step, train, valid
-        self.folder, self.save_seconds = folder, save_seconds
+        self.folder, self.save_seconds, self.ranks = folder, save_seconds, ranks
         self.watchers: list[Watcher] = []
         self.broken: dict[str, str] = {}  # images left out, and why
         self.about: dict[str, Any] = {}  # how images are read from files
         self.waited = 0.0  # share of the last epoch's steps in which there were no images yet
         self.label = ""  # before each line about this run, where there are several
-        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.steps = train.steps(spec.batch, spec.drop_last, spec.accumulate)
         self.answers = Answers(parts.model, spec, capture=step.captured)
         self.progress: Progress  # given by whoever lets it run
         self.place = Place()
@@ -94,10 +97,11 @@ class Loop:
         self.noise: dict[str, float] | None = None  # accuracy under noise, known at the end
         device = train.labels.device
         where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
-        self.made = f"{type(step).__name__} on {where}"
+        self.made = f"{type(step).__name__} on {f'{ranks.size} x ' if ranks.size > 1 else ''}{where}"
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
         self._valid: float | None = None
+        self._pace = Pace(ranks, each=save_seconds == 0)
 
     def march(self, stop: StopRequest) -> Iterator[None]:
         """Go on to the end, a step at a time; on a GPU a step is only ordered, so several runs can be side by side."""
@@ -106,7 +110,7 @@ class Loop:
             self._close(stop)
         self.save()
         if self.valid is not None:
-            self.noise = noisy_accuracy(self.answers, self.valid, stop.check)
+            self.noise = noisy_accuracy(self.answers, self.valid, self._between(stop), self.ranks)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -118,18 +122,33 @@ class Loop:
         while place.step < self.steps:
             self._one()
             self.progress.advance(self._note)
-            if time.monotonic() - self._saved >= self.save_seconds:
-                self.save()
-            stop.check()
+            if self._pace.due(self.done) or self.place.step == self.steps:
+                self._pause(stop)
             yield
         self._checked(self.step.check)
         self.waited = (self.train.waited - waited) / max(time.monotonic() - self._clock, 1e-9)
 
+    def _pause(self, stop: StopRequest) -> None:
+        """Save if it is time, end if a signal came: on all processes or on none."""
+        late = time.monotonic() - self._saved >= self.save_seconds
+        signal, due = self._pace.agree(self.done, stop.number or 0, late)
+        stop.number = signal or None
+        if due:
+            self.save()
+        stop.check()
+
+    def _between(self, stop: StopRequest) -> Callable[[], None]:
+        """What is done while images are read: several processes go on to the next step, where they can agree."""
+        return stop.check if self.ranks.size == 1 else lambda: None
+
     def _enter(self, epoch: int, step: int) -> None:
         """Be ready for the steps of an epoch; what happens once an epoch is done before its first."""
         advance(self.parts.model, epoch / self.spec.epochs)
+        if self.ranks.size > 1:
+            self.ranks.check_same(state.digest(self._arrays()), f"their weights before epoch {epoch + 1}")
         if step == 0:
             start_epoch(self.parts.model)
+            state.spread(self.parts.model, self.ranks)  # a decomposition may differ in its last bits
         self.parts.model.train()
         if step == 0 and self.spec.share > 0 and looked_at(self.spec, epoch):
             share = self._look().share
@@ -137,7 +156,7 @@ class Loop:
         self.step.begin(epoch, step, self.full)
 
     def _look(self) -> Look:
-        return self.step.look() or look(self.spec, self.parts, self.train)
+        return self.ranks.of_first(self.step.look() or look(self.spec, self.parts, self.train))
 
     def _one(self) -> None:
         self._checked(self.step.take)
@@ -147,16 +166,15 @@ class Loop:
         try:
             work()
         except BadNumbers as bad:
-            raise Failed(self._fault(bad if bad.rows is not None else self._replayed(bad))) from None
+            raise self._fault(bad if bad.rows is not None else self._replayed(bad)) from None
 
     def _replayed(self, bad: BadNumbers) -> BadNumbers:
         """A fast step knows only when it went wrong; eager steps from the last good checkpoint on show where."""
         self.progress.say(f"bad numbers at step {bad.epoch * self.steps + bad.step}: looking for the layer")
-        parts = build(self.spec, self.train.labels.device)
-        twin = Loop(
-            self.spec, parts, EagerStep(self.spec, parts, self.train), self.train, None, self.folder, save_seconds=0
-        )
-        self.folder.last_good(twin.restore)
+        parts = build(self.spec, self.train.labels.device, ranks=self.ranks)
+        step = EagerStep(self.spec, parts, self.train, self.ranks)
+        twin = Loop(self.spec, parts, step, self.train, None, self.folder, save_seconds=0, ranks=self.ranks)
+        twin.reopen()
         try:
             for epoch in range(twin.place.epoch, bad.epoch + 1):
                 twin._enter(epoch, first := twin.place.step)
@@ -171,7 +189,8 @@ class Loop:
         """Read the validation images, write the line, save."""
         line = self._line(stop)
         self._valid = line["valid"]
-        self._append(line)
+        if self.ranks.first:
+            self._append(line)
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
         self.step.sums.zero_()
         self.seconds = 0.0
@@ -180,14 +199,14 @@ class Loop:
                 watcher.add(line)
         except OSError as error:
             raise Failed(self._not_written("TensorBoard's file", error)) from None
-        if time.monotonic() - self._saved >= self.save_seconds:
+        if self.ranks.most(time.monotonic() - self._saved >= self.save_seconds)[0]:
             self.save()
         self.progress.tell(self.label + _shown(line, self.spec.epochs))
 
     def _line(self, stop: StopRequest) -> dict[str, Any]:
         spec, place = self.spec, self.place
         means = self._means()
-        read = None if self.valid is None else accuracy(self.answers, self.valid, stop.check)
+        read = None if self.valid is None else accuracy(self.answers, self.valid, self._between(stop), self.ranks)
         seen = self._look() if looked_at(spec, place.epoch) else Look(None, None)
         weight = retention_weight(spec, self.full, place.epoch, self.steps - 1, self.steps)
         now = time.monotonic()
@@ -229,7 +248,7 @@ class Loop:
         arrays = self._arrays()
         bad = state.first_bad(arrays)
         if bad is not None:
-            raise Failed(self._fault(BadNumbers(f"{bad} is not finite", self.place.epoch, self.place.step)))
+            raise self._fault(BadNumbers(f"{bad} is not finite", self.place.epoch, self.place.step))
         facts = {
             "spec": self.spec.digest(),
             "teacher": self.parts.teacher_digest,
@@ -240,7 +259,8 @@ class Loop:
             "seconds": round(self.seconds + time.monotonic() - self._clock, 3) if self.place.step else 0.0,
         }
         try:
-            self.folder.save(self.done, Checkpoint(arrays, facts))
+            if self.ranks.first:
+                self.folder.save(self.done, Checkpoint(arrays, facts))
         except OSError as error:
             raise Failed(self._not_written("a checkpoint", error)) from None
         self._saved, self._kept_place = time.monotonic(), replace(self.place)
@@ -255,6 +275,26 @@ class Loop:
     def done(self) -> int:
         """Steps done since the beginning."""
         return self.place.epoch * self.steps + self.place.step
+
+    def reopen(self) -> tuple[Path | None, list[str], Checkpoint | None]:
+        """Go on from the newest good checkpoint of the folder; what RunFolder.last_good says, and that checkpoint.
+
+        The first process reads it, so that the others need not see the folder.
+        """
+        used: list[Checkpoint] = []
+
+        def use(checkpoint: Checkpoint, path: Path) -> None:
+            self.restore(checkpoint, path)
+            used.append(checkpoint)
+
+        def read() -> tuple[Path | None, list[str], Checkpoint | None]:
+            path, complaints = self.folder.last_good(use)
+            return path, complaints, used[-1] if path else None
+
+        path, complaints, checkpoint = self.ranks.told(read)
+        if checkpoint is not None and path is not None and not self.ranks.first:
+            self.restore(checkpoint, path)
+        return path, complaints, checkpoint
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         """Go back to where a checkpoint was made."""
@@ -282,13 +322,15 @@ class Loop:
         arrays |= state.optimizer_arrays(parts.optimizer, parts.names)
         return arrays | {"sums": state.array(self.step.sums)}
 
-    def _fault(self, bad: BadNumbers) -> str:
+    def _fault(self, bad: BadNumbers) -> Failed:
         """A sentence about bad numbers; all details, with the rows of the batch, go to fault.json."""
+        if not self.ranks.first:
+            return Repeated(1)
         lr = learning_rate(self.spec, bad.epoch, min(bad.step, self.steps - 1), self.steps)
         step = bad.epoch * self.steps + bad.step
         details = {"step": step, "epoch": bad.epoch + 1, "lr": lr, "reason": str(bad), "rows": bad.rows}
         self.folder.write_fault(details)
-        return (
+        return Failed(
             f"bad numbers at step {step} (epoch {bad.epoch + 1}, step {bad.step} of {self.steps}), "
             f"learning rate {lr:g}: {bad}; {self._kept()}"
         )
@@ -307,9 +349,9 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
     A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end. They
     begin parts of an epoch apart: while one closes an epoch, a GPU has steps of the others in hand.
     """
-    failures: list[str] = []
+    failures: list[Exception] = []
     behind = {loop: i * loop.steps // len(loops) for i, loop in enumerate(loops)}
-    with StopRequest() as stop:
+    with StopRequest(patient=any(loop.ranks.launched for loop in loops)) as stop:
         going = {loop: loop.march(stop) for loop in loops}
         try:
             while going:
@@ -324,24 +366,25 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
                         _attempt(partial(finished, loop), failures)
                     except Failed as failure:
                         del going[loop]
-                        failures.append(str(failure))
-            stop.check()  # a signal that came too late for this run is not for the next one either
+                        failures.append(failure)
+            if not (failures and stop.patient):  # a launcher stops those that are left, and the failure is the reason
+                stop.check()  # a signal that came too late for this run is not for the next one either
         except Stopped as stopped:
             for loop in going:
                 _attempt(loop.save, failures)
-            raise Stopped("; ".join([str(stopped), *failures]), stopped.number) from None
+            raise Stopped("; ".join(map(str, [stopped, *failures])), stopped.number) from None
         finally:
             for loop in loops:
                 loop.progress.close()
     if failures:
-        raise Failed("; ".join(failures))
+        raise failures[0] if isinstance(failures[0], Repeated) else Failed("; ".join(map(str, failures)))
 
 
-def _attempt(work: Callable[[], None], failures: list[str]) -> None:
+def _attempt(work: Callable[[], None], failures: list[Exception]) -> None:
     try:
         work()
     except (Failed, InputError) as failure:
-        failures.append(str(failure))
+        failures.append(failure)
 
 
 def _shown(line: dict[str, Any], epochs: int) -> str:

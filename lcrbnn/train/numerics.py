@@ -34,7 +34,7 @@ def numerics(spec: Spec) -> Iterator[None]:
     warned, drawn = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_rng_state()
     torch.use_deterministic_algorithms(spec.deterministic)
     memory.fill_uninitialized_memory = False  # a hundred kernels a step, for memory nobody reads
-    matmul.allow_tf32 = cudnn.allow_tf32 = spec.precision != "float32"
+    matmul.allow_tf32 = cudnn.allow_tf32 = spec.precision not in ("float32", "float64")
     cudnn.benchmark = not spec.deterministic
     try:
         yield

@@ -42,17 +42,21 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
 
 def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
     """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers."""
-    told = F.cross_entropy(logits.float(), labels, label_smoothing=spec.label_smoothing)
+    logits = full(logits)
+    told = F.cross_entropy(logits, labels, label_smoothing=spec.label_smoothing)
     if spec.distill == 0:
         return told
     assert parts.teacher is not None
     with torch.no_grad():
-        wanted = parts.teacher(images).float()
+        wanted = full(parts.teacher(images))
     t = spec.temperature
-    apart = F.kl_div(
-        F.log_softmax(logits.float() / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean"
-    )
+    apart = F.kl_div(F.log_softmax(logits / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean")
     return (1 - spec.distill) * told + spec.distill * t * t * apart
+
+
+def full(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 @contextmanager
@@ -65,9 +69,19 @@ def arithmetic(spec: Spec, device: torch.device) -> Iterator[None]:
 
 def go_back(spec: Spec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
     """The gradients of the parameters, also left in them; on the way they are as much larger as the precision needs."""
-    louder = LOUDER.get(spec.precision)
-    loss.backward(None if louder is None else torch.full_like(loss, louder))
+    push(spec, loss)
+    return gradients_of(spec, parameters)
+
+
+def push(spec: Spec, loss: Tensor, share: float = 1.0) -> None:
+    """Add this share of the gradient to the parameters, still as much larger as the precision needs."""
+    louder = LOUDER.get(spec.precision, 1.0) * share
+    loss.backward(None if louder == 1 else torch.full_like(loss, louder))
+
+
+def gradients_of(spec: Spec, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """What was pushed into the parameters, in its true size."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    if louder is not None:
-        torch._foreach_mul_(gradients, 1 / louder)
+    if spec.precision in LOUDER:
+        torch._foreach_mul_(gradients, 1 / LOUDER[spec.precision])
     return gradients

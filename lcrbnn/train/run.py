@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from lcrbnn import __version__
 from lcrbnn.data import data_folder
 from lcrbnn.errors import InputError, choose, number
-from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
+from lcrbnn.train import state
 from lcrbnn.train.build import build, load_network, read_spec
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import settled
@@ -26,6 +28,7 @@ from lcrbnn.train.figures import figures
 from lcrbnn.train.loop import Loop, run_together
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.pool import PATIENCE
+from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.sources import Reading as Files
 from lcrbnn.train.sources import open_splits, open_test
 from lcrbnn.train.spec import Spec
@@ -45,6 +48,7 @@ class Options:
     workers: int = -1  # processes that read images from files; -1: one a core but one
     cache: str = "auto"  # whether such images are held on the device: sources.CACHES
     patience: float = PATIENCE  # seconds that such a process may say nothing
+    ranks: Ranks = ALONE  # the processes that share the run
 
     @property
     def files(self) -> Files:
@@ -94,14 +98,15 @@ def train_together(
     run name it if there are several, or if `named`; otherwise as `train`.
     """
     options = options or Options()
+    ranks = options.ranks
     number(options.save_seconds, "save_seconds", low=0)
     choose(STEPS, options.step, "kind of step")
     jobs = {path: settled(spec, options.data_folder) for path, spec in jobs.items()}
-    folders = {RunFolder(path): spec for path, spec in jobs.items()}
-    check_places(jobs, resume)
-    todo = {folder: spec for folder, spec in folders.items() if not folder.record.exists()}
+    todo = ranks.told(lambda: _todo(jobs, resume))
     if not todo:
         return
+    if ranks.launched and len(todo) > 1:
+        raise InputError("processes that share a run train one at a time: start each seed by itself")
     shared = next(iter(todo.values()))
     for spec in todo.values():
         for name in SHARED:
@@ -109,16 +114,15 @@ def train_together(
                 raise InputError(
                     f"runs side by side share {name}; got {getattr(shared, name)} and {getattr(spec, name)}"
                 )
+    folders = {RunFolder(path): spec for path, spec in todo.items()}
     with ExitStack() as held:
-        loops = _loops(todo, options, held)
-        for folder in todo:
-            held.enter_context(folder.locked())
-        check_places(jobs, resume)  # again: nobody else can change them now
-        loops = [loop for loop in loops if not loop.folder.record.exists()]
+        loops = ranks.everywhere(lambda: _loops(folders, options, held))
+        loops = _held(loops, held, jobs, resume)
         held.enter_context(numerics(shared))
         notices = [notice for loop in loops for notice in _open(loop, options)]
         make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
-        bar = make(sum(loop.spec.epochs * loop.steps for loop in loops), sum(loop.done for loop in loops))
+        steps = sum(loop.spec.epochs * loop.steps for loop in loops), sum(loop.done for loop in loops)
+        bar = make(*steps) if ranks.first else Progress(steps[0], io.StringIO(), done=steps[1], tenths=False)
         for loop in loops:
             loop.progress = bar
             path = loop.folder.path
@@ -127,10 +131,30 @@ def train_together(
             bar.say(notice)
 
         def end(loop: Loop) -> None:
-            write_record(loop.folder.record, "train", loop.spec.stored(), figures(loop))
+            if ranks.first:
+                write_record(loop.folder.record, "train", loop.spec.stored(), figures(loop))
             finished(loop.folder.path)
 
         run_together(loops, end)
+
+
+def _todo(jobs: Mapping[Path, Spec], resume: bool) -> dict[Path, Spec]:
+    """The runs that have no record yet; all can start, or go on."""
+    check_places(jobs, resume)
+    return {path: spec for path, spec in jobs.items() if not RunFolder(path).record.exists()}
+
+
+def _held(loops: list[Loop], held: ExitStack, jobs: Mapping[Path, Spec], resume: bool) -> list[Loop]:
+    """Lock the folders and look at them again, for nobody else can change them now: the runs that are still to make."""
+
+    def lock() -> list[bool]:
+        for loop in loops:
+            held.enter_context(loop.folder.locked())
+        check_places(jobs, resume)
+        return [not loop.folder.record.exists() for loop in loops]
+
+    wanted = loops[0].ranks.told(lock)
+    return [loop for loop, want in zip(loops, wanted, strict=True) if want]
 
 
 def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
@@ -141,16 +165,19 @@ def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
 
 def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack) -> list[Loop]:
     """Everything that the runs need, made and checked; nothing is written. `held` closes what reads images."""
+    ranks = options.ranks
     device = find_device(options.device)
     fast = STEPS[options.step](device)
-    built = {folder: build(spec, device, fused=fast and device.type == "cuda") for folder, spec in todo.items()}
+    fused = fast and device.type == "cuda"
+    built = {folder: build(spec, device, fused=fused, ranks=ranks) for folder, spec in todo.items()}
     known = next((found for folder in todo if (found := folder.read_broken()) is not None), None)
-    splits = open_splits(list(todo.values()), options.files, device, held, known)
+    splits = open_splits(list(todo.values()), options.files, device, held, known, (ranks.rank, ranks.size))
     loops = []
     for (folder, spec), (train_source, valid_source, broken, about) in zip(todo.items(), splits, strict=True):
-        step = (FastStep if fast else EagerStep)(spec, built[folder], train_source)
+        step = (FastStep if fast else EagerStep)(spec, built[folder], train_source, ranks)
+        seconds = options.save_seconds
         loops.append(
-            Loop(spec, built[folder], step, train_source, valid_source, folder, save_seconds=options.save_seconds)
+            Loop(spec, built[folder], step, train_source, valid_source, folder, save_seconds=seconds, ranks=ranks)
         )
         loops[-1].broken, loops[-1].about = broken, about
     return loops
@@ -158,19 +185,31 @@ def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack) ->
 
 def _open(loop: Loop, options: Options) -> list[str]:
     """Start or reopen the folder of a run, whose lock is held; what must be said about it."""
+    mark = [__version__, len(loop.train), state.digest({"labels": state.array(loop.train.labels)})]
+    loop.ranks.check_same(str(mark), "the version of lcrbnn or the training images")
+    loop.ranks.told(lambda: _begin(loop))
+    notices = _restore(loop)
+    notices += [f"{len(loop.broken):,} broken images are left out: {loop.folder.broken}"] if loop.broken else []
+    if options.tensorboard and loop.ranks.first:
+        loop.watchers.append(EventFile(loop.folder.path / "tensorboard", loop.folder.read_log()))
+    return notices
+
+
+def _begin(loop: Loop) -> None:
     if not loop.folder.exists():
         loop.folder.create(loop.spec.stored())
-    try:
+    with _writing(loop):
         loop.folder.tidy()
         if loop.spec.skip_broken:
             loop.folder.write_broken(loop.broken)
-        notices = _restore(loop, loop.folder)
-        notices += [f"{len(loop.broken):,} broken images are left out: {loop.folder.broken}"] if loop.broken else []
+
+
+@contextmanager
+def _writing(loop: Loop) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"the run in {loop.folder.path} cannot be written: {error.strerror or error}") from None
-    if options.tensorboard:
-        loop.watchers.append(EventFile(loop.folder.path / "tensorboard", loop.folder.read_log()))
-    return notices
 
 
 def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
@@ -190,28 +229,32 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
         )
 
 
-def _restore(loop: Loop, folder: RunFolder) -> list[str]:
+def _restore(loop: Loop) -> list[str]:
     """Go on where the newest good checkpoint is; the log is cut to what that one counts on."""
-    made: list[str] = []
-
-    def use(checkpoint: Checkpoint, path: Path) -> None:
-        loop.restore(checkpoint, path)
-        made.append(checkpoint.facts["made"])
-
-    path, notices = folder.last_good(use)
-    if path is None:
-        seen = len(folder.read_log())
-        folder.cut_log(0)
-        return [f"no checkpoint was saved yet in {folder.path}: its {seen} epochs are made again"] if seen else []
-    folder.cut_log(loop.place.epoch)
-    folder.set_aside(path)
+    path, notices, checkpoint = loop.reopen()
+    notices += loop.ranks.told(lambda: _cut(loop, path))
+    if checkpoint is None:
+        return notices
     if notices:
         notices.append(f"going on from the one before it, {path}")
-    if made[-1] != loop.made:
-        notices.append(f"it was made with {made[-1]} and goes on with {loop.made}: the last bits will differ")
+    made = checkpoint.facts["made"]
+    if made != loop.made:
+        notices.append(f"it was made with {made} and goes on with {loop.made}: the last bits will differ")
     if loop.place.epoch < loop.spec.epochs:
         notices.append(f"going on from epoch {loop.place.epoch + 1}, step {loop.place.step} of {loop.steps}")
     return notices
+
+
+def _cut(loop: Loop, path: Path | None) -> list[str]:
+    folder = loop.folder
+    with _writing(loop):
+        if path is None:
+            seen = len(folder.read_log())
+            folder.cut_log(0)
+            return [f"no checkpoint was saved yet in {folder.path}: its {seen} epochs are made again"] if seen else []
+        folder.cut_log(loop.place.epoch)
+        folder.set_aside(path)
+        return []
 
 
 def runs_in(path: Path) -> list[Path]:

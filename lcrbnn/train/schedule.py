@@ -28,6 +28,7 @@ def _share(spec: Spec, at: float) -> float:
 FALLS: dict[str, Callable[[Spec, float], float]] = {
     "cosine": lambda spec, at: 0.5 * (1 + math.cos(math.pi * _share(spec, at))),
     "linear": lambda spec, at: 1 - _share(spec, at),
+    "linear-ahead": lambda spec, at: max(0.0, 1 - _share(spec, at + 1)),
     "step": lambda spec, at: spec.gamma ** sum(at >= m for m in spec.milestones),
     "constant": lambda spec, at: 1.0,
 }

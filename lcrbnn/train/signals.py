@@ -15,9 +15,10 @@ GOING_ON = "the same command goes on (train: with --resume)"
 class StopRequest:
     """Inside, the two signals only leave a note here; `check` raises Stopped if there is one."""
 
-    def __init__(self) -> None:
-        """No note yet."""
+    def __init__(self, *, patient: bool = False) -> None:
+        """No note yet. A patient one waits after a second SIGINT too: a launcher repeats the one of the keyboard."""
         self.number: int | None = None
+        self.patient = patient
         self._before: dict[int, Any] = {}
 
     def check(self) -> None:
@@ -27,7 +28,7 @@ class StopRequest:
             raise Stopped(f"stopped by {name} and saved; {GOING_ON}", self.number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number is not None and number == signal.SIGINT:
+        if self.number is not None and number == signal.SIGINT and not self.patient:
             raise KeyboardInterrupt
         self.number = number
 

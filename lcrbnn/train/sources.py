@@ -68,9 +68,17 @@ class Splits(NamedTuple):
 
 
 def open_splits(
-    specs: Sequence[Spec], reading: Reading, device: torch.device, held: ExitStack, known: Faults | None = None
+    specs: Sequence[Spec],
+    reading: Reading,
+    device: torch.device,
+    held: ExitStack,
+    known: Faults | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> list[Splits]:
-    """The splits of runs side by side on one data set, never the test images; `known`: what was found broken before."""
+    """The splits of runs side by side on one data set, never the test images.
+
+    `known`: what was found broken before; `share`: which of how many processes learns from a part of each batch.
+    """
     spec, runs = specs[0], len(specs)
     row = data_row(spec)
     hows = {row.augment if one.augment == "usual" else one.augment for one in specs}
@@ -79,7 +87,7 @@ def open_splits(
         if whole:
             raise InputError(f"augment {min(whole)!r} needs images that are read from files; {row.name} is held whole")
         learned, watched = splits_of(spec, row, row.load(reading.folder))
-        return [_held(learned, watched, row, device, {}, {})] * runs
+        return [_held(learned, watched, row, device, share)] * runs
     tree = found_tree(spec, row, reading.folder)
     with _channel(row, reading, device, BATCH, 1) as checking:
         broken = {} if not spec.skip_broken else check(tree.train, checking) if known is None else known
@@ -88,14 +96,16 @@ def open_splits(
         if _cached(len(tree.train), row, whole, reading, device):
             train, valid = (None if part is None else decoded(part, checking) for part in parts)
             assert train is not None
-            return [_held(train, valid, row, device, broken, {"images": "cached"})] * runs
+            found_here = _held(train, valid, row, device, share)
+            return [found_here._replace(broken=broken, about={"images": "cached"})] * runs
     found = []
     for one in specs:
         channel = held.enter_context(_channel(row, reading, device, one.batch, runs))
-        streams = [None if part is None else Stream(part, row, device, channel) for part in parts]
-        assert streams[0] is not None
-        about = {"images": "streamed", "workers": channel.pool.workers}
-        found.append(Splits(streams[0], streams[1], broken, about))
+        learned_part, watched_part = parts
+        rank, world = share
+        learning = Stream(learned_part, row, device, channel, rank=rank, world=world)
+        watching = None if watched_part is None else Stream(watched_part, row, device, channel)
+        found.append(Splits(learning, watching, broken, {"images": "streamed", "workers": channel.pool.workers}))
     return found
 
 
@@ -162,11 +172,9 @@ def _requests(listing: Listing, channel: Channel) -> Iterator[Request]:
         yield Request(listing.take(np.arange(start, min(start + size, len(listing)))))
 
 
-def _held(
-    train: Split, valid: Split | None, row: DataSet, device: torch.device, broken: Faults, about: dict[str, Any]
-) -> Splits:
+def _held(train: Split, valid: Split | None, row: DataSet, device: torch.device, share: tuple[int, int]) -> Splits:
     watched = None if valid is None else Batches(valid, row, device)
-    return Splits(Batches(train, row, device), watched, broken, about)
+    return Splits(Batches(train, row, device, *share), watched, {}, {})
 
 
 def _channel(row: DataSet, reading: Reading, device: torch.device, batch: int, shared_by: int) -> Channel:

@@ -24,19 +24,30 @@ OPTIMIZERS = {"sgd": "with momentum", "adam": "Kingma and Ba's"}
 SCHEDULES = {
     "cosine": "half a cosine down to 0",
     "linear": "a straight line down to 0",
+    "linear-ahead": "the same, an epoch ahead: the last one has a learning rate of 0, as ReActNet's code",
     "step": "times `gamma` at each of `milestones`",
     "constant": "lr as it is",
+}
+STARTS = {
+    "all": "every weight",
+    "real": "all but the latent weights of binary layers, as ReActNet-A's released code, where their names differ",
 }
 PACES = {"epoch": "constant inside an epoch, as in the published codes", "step": "a little at each step"}
 DECAYS = {
     "all": "every parameter, as IR-Net, RBNN and LCR",
     "real": "all but the latent weights of binary layers, as Bi-Real and ReActNet's last step",
+    "reactnet": "weights of convolutions and learned shifts, as ReActNet's first step",
     "matrices": "weights of layers only: no biases, batch norms, scales",
+}
+NORMS = {
+    "local": "each process normalises by its own images of a step; running statistics are averaged after it",
+    "sync": "over the images of all processes, as one process would",
 }
 PRECISIONS = {
     "float32": "no shortcuts",
     "tf32": "float32 with 10-bit products on a GPU's matrix units",
     "bfloat16": "autocast: 16 bits where torch allows; sums of signs are exact up to 256",
+    "float64": "twice the digits, slowly: for comparisons on a CPU",
     "float16": "autocast: 16 bits of which 11 count, not 8; sums of signs are exact up to 2048",
 }
 
@@ -75,6 +86,8 @@ class Spec:
     method: str = _text("irnet", "binarisation method (lcrbnn methods lists them), or real for full precision")
     bits: str = _text("", "weights/activations, such as 1/1 or 1/32; the method's own if empty")
     method_options: tuple[str, ...] = _list("options of the method, such as t_min=0.1")
+    start: str = _text("", "folder of a finished run of the same network, whose weights this one starts from")
+    start_with: str = _text("all", "what is taken from there", STARTS)
     norm_start: float = _real(1.0, "gamma of the 2-d batch norms at the start (RBNN: 1e-8)")
     weight: float = _real(0.0, "lambda of the retention loss; 0 leaves it out")
     share: float = _real(0.0, "instead of weight: lambda such that retention's gradient is this share of the task's")
@@ -85,7 +98,9 @@ class Spec:
     distill: float = _real(0.0, "share of the loss that compares outputs with the teacher's", high=1.0)
     temperature: float = _real(1.0, "softening of both outputs in that comparison", low=1e-3)
     epochs: int = _count(15, "passes over the training images")
-    batch: int = _count(64, "images a step", low=2)
+    batch: int = _count(64, "images a step, over all processes", low=2)
+    accumulate: int = _count(1, "parts into which a process cuts its images of a step, one after another")
+    batch_norm: str = _text("local", "batch norm where several processes train", NORMS)
     drop_last: bool = _flag(False, "leave out the images of an incomplete last batch")
     optimizer: str = _text("sgd", "optimiser", OPTIMIZERS)
     lr: float = _real(0.05, "learning rate at the start, or after the warm-up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
+from lcrbnn.train.ranks import Ranks
 
 SHOWN = 3  # differences that a message lists
 
@@ -85,6 +87,22 @@ def fill_memory(optimizer: torch.optim.Optimizer) -> None:
                 optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **zeros}
             elif group["momentum"] > 0:
                 optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """A short name of what arrays hold."""
+    whole = hashlib.sha256()
+    for name, values in arrays.items():
+        whole.update(name.encode() + values.tobytes())
+    return whole.hexdigest()
+
+
+@torch.no_grad()
+def spread(module: nn.Module, ranks: Ranks) -> None:
+    """Give all processes what the first one has in this module."""
+    if ranks.size > 1:
+        for tensor in module.state_dict().values():
+            tensor.copy_(ranks.spread(tensor.contiguous()))
 
 
 def first_bad(arrays: Mapping[str, np.ndarray]) -> str | None:

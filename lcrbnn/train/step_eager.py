@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from lcrbnn.layers import project
 from lcrbnn.retention.regularizer import frozen_statistics
-from lcrbnn.train.batches import Batch, Source
+from lcrbnn.train.batches import Batch, Source, part
 from lcrbnn.train.build import Parts
-from lcrbnn.train.objective import SUMS, arithmetic, go_back, objective
+from lcrbnn.train.objective import SUMS, arithmetic, gradients_of, objective, push
+from lcrbnn.train.ranks import ALONE, Ranks
+from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.seeds import derive
+from lcrbnn.train.shared_norm import apart
 from lcrbnn.train.spec import Spec
 
 
@@ -30,10 +33,11 @@ class BadNumbers(Exception):
 class EagerStep:
     """Goes through an epoch step by step: `begin`, then `take` as often as there are steps. `sums` adds up SUMS."""
 
-    def __init__(self, spec: Spec, parts: Parts, train: Source) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Source, ranks: Ranks = ALONE) -> None:
         """Keep the parts; nothing is computed."""
-        self.spec, self.parts, self.train = spec, parts, train
-        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.spec, self.parts, self.train, self.ranks = spec, parts, train, ranks
+        self.steps = train.steps(spec.batch, spec.drop_last, spec.accumulate)
+        self._reduce = Reducer(parts.model, ranks)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
         self.captured = False
         self._batches: Iterator[Batch] = iter(())
@@ -49,7 +53,8 @@ class EagerStep:
     def take(self) -> None:
         """One step. Bad numbers are found before they reach the weights."""
         at = (self._epoch, self._step, self.steps)
-        torch.manual_seed(derive(self.spec.seed, "step", self._epoch, self._step))
+        own = [self.ranks.rank] if self.ranks.rank else []  # draws differ between processes
+        torch.manual_seed(derive(self.spec.seed, "step", self._epoch, self._step, *own))
         lr, weight = learning_rate(self.spec, *at), retention_weight(self.spec, self._full, *at)
         self.sums += self.update(next(self._batches), lr, weight)
         self._step += 1
@@ -61,29 +66,48 @@ class EagerStep:
         """Has no way of its own to look at ratios and gradients: evaluate.look does."""
 
     def update(self, batch: Batch, lr: float, weight: float) -> Tensor:
-        """Move the weights by one batch; return its SUMS."""
-        parts = self.parts
-        outcome = objective(self.spec, parts, batch.images, batch.labels, weight)
+        """Move the weights by one batch, or this process's part of it; return the SUMS of all of it."""
+        parts, spec, mine = self.parts, self.spec, len(batch.labels)
+        whole = mine if self.ranks.size == 1 else min(spec.batch, len(self.train) - self._step * spec.batch)
         parts.optimizer.zero_grad(set_to_none=True)
-        gradients = go_back(self.spec, outcome.loss, parts.names)
-        loss = outcome.loss.detach()
-        if not torch.isfinite(loss) & torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
-            raise BadNumbers(self._diagnosis(batch, loss), self._epoch, self._step, batch.rows.tolist())
+        sums = torch.zeros_like(self.sums)
+        for i in range(spec.accumulate):
+            piece = part(0, mine, i, spec.accumulate)
+            outcome = objective(spec, parts, batch.images[piece], batch.labels[piece], weight)
+            push(spec, outcome.loss, (piece.stop - piece.start) / whole)
+            sums += outcome.sums
+        gradients = gradients_of(spec, parts.names)
+        own, sums = sums[0] / mine, self._reduce(gradients, sums, mine / whole)
+        if not torch.isfinite(sums[0]) & torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise self._fault(batch, own)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr
         parts.optimizer.step()
         project(parts.model)
-        return outcome.sums
+        return sums
 
-    def _diagnosis(self, batch: Batch, loss: Tensor) -> str:
-        """Where bad numbers begin: in the batch, in an output on the way forward, or in a gradient on the way back."""
+    def _fault(self, batch: Batch, loss: Tensor) -> BadNumbers:
+        """What went wrong, as the process says that is nearest to the cause, and its images."""
+        seen = self.ranks.of_all((*self._diagnosis(batch, loss), batch.rows.tolist()))
+        _, reason, rows = min(seen, key=lambda one: one[0])
+        return BadNumbers(reason, self._epoch, self._step, rows)
+
+    def _diagnosis(self, batch: Batch, loss: Tensor) -> tuple[int, str]:
+        """Where bad numbers begin: in the batch, in an output on the way forward, or in a gradient on the way back.
+
+        First a number: 0 if that place is surely it.
+        """
         if not torch.isfinite(loss):
             where = _first_bad_output(self.parts.model, batch.images, self.spec)
-            return f"the loss is {loss.item()}; {where or 'every layer gives finite numbers, so it is the loss itself'}"
+            why = where or "every layer gives finite numbers, so it is the loss itself"
+            return int(where is None), f"the loss is {loss.item()}; {why}"
         bad = [name for p, name in self.parts.names.items() if p.grad is not None and not p.grad.isfinite().all()]
         if bad:  # backward goes from the last layer to the first, so the last one is where it began
-            return f"the loss is {loss.item():.4g} but the gradient of {bad[-1].removeprefix('model/')} is not finite"
-        return f"the loss is {loss.item():.4g} but its gradient is too long for float32"
+            return (
+                2,
+                f"the loss is {loss.item():.4g} but the gradient of {bad[-1].removeprefix('model/')} is not finite",
+            )
+        return 2, f"the loss is {loss.item():.4g} but its gradient is too long for float32"
 
 
 @torch.no_grad()
@@ -105,7 +129,7 @@ def _first_bad_output(model: nn.Module, images: Tensor, spec: Spec) -> str | Non
     leaves = [(n, m) for n, m in model.named_modules() if not any(True for _ in m.children()) or hasattr(m, "weight")]
     hooks = [m.register_forward_hook(look(n)) for n, m in leaves]
     try:
-        with frozen_statistics(model), arithmetic(spec, images.device):
+        with frozen_statistics(model), apart(model), arithmetic(spec, images.device):
             model(images)
     finally:
         for hook in hooks:

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
 
-from lcrbnn.errors import Failed
+from lcrbnn.errors import Failed, InputError
 from lcrbnn.layers import project
 from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
 from lcrbnn.train.feeds import feed_of
-from lcrbnn.train.objective import SUMS, go_back, objective
+from lcrbnn.train.objective import SUMS, go_back, gradients_of, objective, push
+from lcrbnn.train.ranks import ALONE, Ranks
+from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
@@ -36,20 +38,31 @@ MUCH = 100  # times lambda: what retention weighs where its own gradient is want
 class FastStep:
     """The same interface as EagerStep. On a CPU it is compiled but not captured, which serves its tests."""
 
-    def __init__(self, spec: Spec, parts: Parts, train: Source) -> None:
+    def __init__(self, spec: Spec, parts: Parts, train: Source, ranks: Ranks = ALONE) -> None:
         """Lay out the tables; compiling and capturing wait for the first step."""
-        self.spec, self.parts, self.train = spec, parts, train
+        self.spec, self.parts, self.train, self.ranks = spec, parts, train, ranks
         self.device = train.labels.device
-        self.steps = train.steps(spec.batch, spec.drop_last)
+        self.steps = train.steps(spec.batch, spec.drop_last, spec.accumulate)
+        pieces = ranks.size * spec.accumulate
+        if spec.batch % pieces:
+            raise InputError(
+                f"a fast step has parts of one size, and a batch of {spec.batch} does not go into {ranks.size} x "
+                f"{spec.accumulate} (processes x accumulate); choose a multiple of {pieces}, or --step eager"
+            )
         self.whole = len(train) // spec.batch  # steps of a full batch; the rest, if any, is taken eagerly
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
         self.captured = self.stream is not None
+        self._mode = "thread_local" if ranks.launched else "global"  # NCCL's own threads may ask the GPU meanwhile
         self.feed, device = feed_of(spec, train), self.device
         self._rates, self._weights = torch.zeros(2, self.steps, device=device)
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
         self._bad = torch.full((1,), NEVER, dtype=torch.int64, device=device)
         self._lr = torch.zeros((), device=device)
+        size = min(spec.batch // pieces, len(train))  # images of a part
+        self._starts = [torch.tensor([i * size], device=device) for i in range(spec.accumulate)]
+        self._share = 1 / pieces
+        self._reduce = Reducer(parts.model, ranks)
         self._graph: Any = None
         self._look: Any = None
         self._seen = (self._lr, self._lr)
@@ -58,7 +71,7 @@ class FastStep:
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
-        self._eager = EagerStep(spec, parts, train)
+        self._eager = EagerStep(spec, parts, train, ranks)
         self._counters: list[tuple[Any, Tensor]] = [
             (m, m.num_batches_tracked)
             for m in parts.model.modules()
@@ -126,7 +139,7 @@ class FastStep:
                 else:
                     if self._look is None:
                         self._look = torch.cuda.CUDAGraph()
-                        with torch.cuda.graph(self._look, pool=self._graph.pool(), stream=self.stream):
+                        with torch.cuda.graph(self._look, self._graph.pool(), self.stream, self._mode):
                             self._seen = self._gradient()
                     self._look.replay()
                 gradients.append(self._seen[0].clone())
@@ -139,7 +152,7 @@ class FastStep:
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
         with _uncounted(self._counters):
-            loss, _ = self._forward(self._count)
+            loss, _ = self._forward(self._count, self._starts[0])
         gradients = go_back(self.spec, loss, parts.model.parameters())
         assert parts.retention is not None
         assert parts.retention.ratios is not None
@@ -156,8 +169,8 @@ class FastStep:
 
     # -- the captured body -------------------------------------------------------------------------------------------
 
-    def _objective(self, count: Tensor) -> tuple[Tensor, Tensor]:
-        images, labels = self.feed.pick(count)
+    def _objective(self, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        images, labels = self.feed.pick(count, start)
         if self.captured:
             images = images.contiguous(memory_format=torch.channels_last)
         loss, sums = objective(self.spec, self.parts, images, labels, self._weights[count].squeeze(0))
@@ -166,10 +179,16 @@ class FastStep:
     def _body(self) -> None:
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
-        with _uncounted(self._counters):
-            loss, sums = self._forward(self._count)
-        gradients = go_back(self.spec, loss, parts.names)
-        healthy = torch.isfinite(loss.detach()) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
+        seen = []
+        for start in self._starts:
+            with _uncounted(self._counters):
+                loss, sums = self._forward(self._count, start)
+            push(self.spec, loss, self._share)
+            seen.append(sums)
+        gradients = gradients_of(self.spec, parts.names)
+        sums = seen[0] if len(seen) == 1 else torch.stack(seen).sum(0)
+        sums = self._reduce(gradients, sums, 1 / self.ranks.size)
+        healthy = torch.isfinite(sums[0]) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
         self._bad.copy_(torch.where(healthy, self._bad, torch.minimum(self._bad, self._count)))
         self._lr.copy_(self._rates[self._count].squeeze(0))
         parts.optimizer.step()
@@ -177,7 +196,7 @@ class FastStep:
         self.sums += sums
         self._count += 1
         if self._counters:
-            torch._foreach_add_([counter for _, counter in self._counters], 1)
+            torch._foreach_add_([counter for _, counter in self._counters], self.spec.accumulate)
 
     def _prepare(self) -> None:
         """Warm up and capture; the steps that this takes are undone."""
@@ -196,7 +215,7 @@ class FastStep:
                 self._body()
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self.stream):
+            with torch.cuda.graph(self._graph, stream=self.stream, capture_error_mode=self._mode):
                 self._body()
 
     def _use_lr_tensor(self) -> None:

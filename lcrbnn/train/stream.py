@@ -12,7 +12,7 @@ from torch import Tensor
 from lcrbnn.data import DataSet
 from lcrbnn.data.listing import Listing
 from lcrbnn.train.augment import AUGMENT, READ_SO, Draws, draw, normalize
-from lcrbnn.train.batches import Batch, Source
+from lcrbnn.train.batches import Batch, Source, part
 from lcrbnn.train.channel import Channel
 from lcrbnn.train.pool import Request
 from lcrbnn.train.seeds import derive
@@ -39,8 +39,8 @@ class Stream(Source):
         self, listing: Listing, row: DataSet, device: torch.device, channel: Channel, *, rank: int = 0, world: int = 1
     ) -> None:
         """Keep the listing; nothing is read."""
-        super().__init__(listing.labels, row, device)
-        self.listing, self.channel, self.rank, self.world = listing, channel, rank, world
+        super().__init__(listing.labels, row, device, rank, world)
+        self.listing, self.channel = listing, channel
 
     @property
     def waited(self) -> float:
@@ -52,8 +52,9 @@ class Stream(Source):
         how = self.usual if augment == "usual" else augment
         order = self.order(seed, epoch)
         key = derive(seed, "crop", epoch) if how in READ_SO else None
-        parts = [self._part(step * batch, min((step + 1) * batch, len(self))) for step in range(first, steps)]
-        requests = (self._request(order[part].numpy(), key, part) for part in parts)
+        ends = [(step * batch, min((step + 1) * batch, len(self))) for step in range(first, steps)]
+        parts = [part(*these, self.rank, self.world) for these in ends]
+        requests = (self._request(order[own].numpy(), key, own) for own in parts)
         draws = draw(seed, epoch, len(self))
         images = self.channel.batches(requests)
         return self._fed(images, parts, order, draws)
@@ -66,35 +67,29 @@ class Stream(Source):
             Batch(normalize(change(one.images, one.draws), self.scale, self.shift), one.labels, one.rows) for one in fed
         )
 
-    def raw(self, batch: int) -> Iterator[Batch]:
+    def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """All images once, in their own order, as they are evaluated: uint8."""
         size = min(batch, self.channel.pool.capacity)
         starts = [
             (start, min(start + size, end))
-            for begin in range(0, len(self), batch)
+            for begin in range(rank * batch, len(self), batch * world)
             for end in [min(begin + batch, len(self))]
             for start in range(begin, end, size)
         ]
         requests = (self._request(np.arange(*ends), None, slice(*ends)) for ends in starts)
         held: list[Tensor] = []
-        count = 0
-        for images, (_, end) in zip(self.channel.batches(requests), starts, strict=True):
+        for images, (start, end) in zip(self.channel.batches(requests), starts, strict=True):
             held.append(images)
             if end % batch == 0 or end == len(self):
-                rows = torch.arange(count, end, device=self.labels.device)
+                rows = torch.arange(start // batch * batch, end, device=self.labels.device)
                 yield Batch(torch.cat(held) if len(held) > 1 else images, self.labels[rows], rows)
-                held, count = [], end
+                held = []
 
     def _fed(self, images: Iterator[Tensor], parts: list[slice], order: Tensor, draws: Draws) -> Iterator[Fed]:
         device = self.labels.device
-        for part, pixels in zip(parts, images, strict=True):
-            rows = order[part].to(device, non_blocking=True)
-            yield Fed(pixels, self.labels[rows], rows, Draws(*(d[part].to(device, non_blocking=True) for d in draws)))
+        for own, pixels in zip(parts, images, strict=True):
+            rows = order[own].to(device, non_blocking=True)
+            yield Fed(pixels, self.labels[rows], rows, Draws(*(d[own].to(device, non_blocking=True) for d in draws)))
 
-    def _part(self, start: int, stop: int) -> slice:
-        """This rank's places of a batch."""
-        count = stop - start
-        return slice(start + count * self.rank // self.world, start + count * (self.rank + 1) // self.world)
-
-    def _request(self, rows: np.ndarray, key: int | None, part: slice) -> Request:
-        return Request(self.listing.take(rows), key, range(part.start, part.stop))
+    def _request(self, rows: np.ndarray, key: int | None, own: slice) -> Request:
+        return Request(self.listing.take(rows), key, range(own.start, own.stop))

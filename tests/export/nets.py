@@ -15,7 +15,7 @@ from lcrbnn.methods import METHODS, Method, method
 from lcrbnn.methods.rbnn import RbnnWeight
 from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.methods.xnorpp import XnorPlusWeight
-from lcrbnn.models import Network, network, table, vgg
+from lcrbnn.models import Network, mobile, network, table, vgg
 from lcrbnn.models.blocks import RPReLU
 from lcrbnn.models.resnet import ResNetPlan, build_resnet
 
@@ -78,4 +78,6 @@ def narrow(name: str, chosen: Method, side: int, classes: int) -> Network:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table, "build_resnet", thin)
         patch.setattr(vgg, "PLAN", tuple(tuple((cout // 16, pool) for cout, pool in part) for part in vgg.PLAN))
+        patch.setattr(mobile, "FIRST", 5)
+        patch.setattr(mobile, "STAGES", tuple((5 * 2 ** (i + 1), d, s) for i, (_, d, s) in enumerate(mobile.STAGES)))
         return network(name, chosen, image=side, classes=classes)

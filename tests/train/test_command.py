@@ -70,7 +70,7 @@ def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: --run; see lcrbnn train --help"),
+        ([], "the following arguments are required: --run/--folder; see lcrbnn train --help"),
         (["--run", "r", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000; got 0"),
         (["--run", "r", "--epochs", "ten"], "argument --epochs: invalid int value: 'ten'; see lcrbnn train --help"),
         (["--run", "r", "--lr", "nan"], "lr must be a number of at least 0.0; got nan"),

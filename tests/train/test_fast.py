@@ -52,8 +52,8 @@ def flat(parts: Parts, what: str) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimizer": "adam", "lr": 1e-3, "weight": 0.0, "ramp": 0.0, "method": "xnor"}],
-    ids=["retention", "adam, and a method that projects"],
+    [{}, {"optimizer": "adam", "lr": 1e-3, "weight": 0.0, "ramp": 0.0, "method": "xnor", "accumulate": 2}],
+    ids=["retention", "adam, a method that projects, a batch in parts"],
 )
 def test_one_step_has_the_gradients_of_the_plain_one(changes: dict[str, Any]) -> None:
     spec = SPEC.but(**changes)

@@ -22,6 +22,7 @@ from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.noise import DEVIATIONS, noisy, noisy_accuracy
+from lcrbnn.train.ranks import Ranks
 from lcrbnn.train.run import Options, train_together
 from tests.train.helpers import SMALL, quiet, small_run
 
@@ -145,11 +146,11 @@ def test_stopped_there_a_run_goes_on_to_the_same_figures(
     whole = noise.noisy
     begun: list[float] = []
 
-    def signalled(batches: Batches, deviation: float, top: int) -> Iterator[Batch]:
+    def signalled(batches: Batches, deviation: float, top: int, ranks: Ranks) -> Iterator[Batch]:
         begun.append(deviation)
         if len(begun) == 2:
             signal.raise_signal(signal.SIGTERM)
-        return whole(batches, deviation, top)
+        return whole(batches, deviation, top, ranks)
 
     with monkeypatch.context() as broken:
         broken.setattr(noise, "noisy", signalled)

@@ -27,6 +27,7 @@ def rates(spec: Spec) -> list[float]:
 SHARES: dict[str, Callable[[float], float]] = {
     "cosine": lambda at: math.cos(math.pi * at / EPOCHS / 2) ** 2,
     "linear": lambda at: (EPOCHS - at) / EPOCHS,
+    "linear-ahead": lambda at: max(0.0, (EPOCHS - 1 - at) / EPOCHS),
     "step": lambda at: 1.0 if at < 10 else 0.2 if at < 15.5 else 0.04,
     "constant": lambda at: 1.0,
 }
@@ -86,7 +87,7 @@ def test_the_fall_after_a_warm_up_by_epoch_is_that_of_the_scheduler_of_torch() -
 
 
 @pytest.mark.parametrize("pace", ["epoch", "step"])
-@pytest.mark.parametrize("schedule", SHARES)
+@pytest.mark.parametrize("schedule", [s for s in SHARES if s != "linear-ahead"])  # which has fallen when it begins
 @pytest.mark.parametrize("warmup", [0.5, 1, 2.5, 5, 20])
 def test_the_learning_rate_rises_to_the_full_one_and_falls_from_there(warmup: float, schedule: str, pace: str) -> None:
     seen = rates(spec_of(schedule=schedule, pace=pace, warmup=warmup))
