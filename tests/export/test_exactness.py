@@ -137,7 +137,7 @@ def test_a_record_is_of_exact_networks(path: Path) -> None:
 
 def test_trained_networks_answer_as_pytorch_does() -> None:
     rows = rows_of(FOLDER / "runs.json")
-    assert {row["data"] for row in rows.values()} == set(DATASETS)
+    assert {row["data"] for row in rows.values()} == {row.name for row in DATASETS.values() if row.tree is None}
     for name, row in rows.items():
         assert row["images"] == 1000, name
         assert row["agree"] >= 999, name
