@@ -76,3 +76,18 @@ class _SurrogateSign(torch.autograd.Function):
 def surrogate_sign(x: Tensor, slope: Slope, p: Tensor | None = None, q: Tensor | None = None) -> Tensor:
     """Return sign(x), exactly +-1, whose gradient is `slope(x, p, q)`; nothing flows to p and q."""
     return _SurrogateSign.apply(x, slope, p, q)
+
+
+class _DressedSign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, soft: Tensor) -> Tensor:
+        return sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def dressed_sign(x: Tensor, soft: Tensor) -> Tensor:
+    """Return sign(x), exactly +-1, whose gradient is that of `soft`, a curve of the same shape that torch goes through."""
+    return _DressedSign.apply(x, soft)

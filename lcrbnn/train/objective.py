@@ -1,4 +1,4 @@
-"""What a step minimises: cross-entropy, a teacher's opinion, and lambda/2 L_Lip."""
+"""What a step minimises: cross-entropy, a teacher's opinion, what a method adds of its own, and lambda/2 L_Lip."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lcrbnn.layers import extra_loss
 from lcrbnn.train.build import Parts
 from lcrbnn.train.spec import Spec
 
@@ -41,10 +42,12 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
 
 
 def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers."""
+    """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers; what methods add."""
     told = F.cross_entropy(logits.float(), labels, label_smoothing=spec.label_smoothing)
+    extra = extra_loss(parts.model)
+    added = 0.0 if extra is None else extra.float()
     if spec.distill == 0:
-        return told
+        return told + added
     assert parts.teacher is not None
     with torch.no_grad():
         wanted = parts.teacher(images).float()
@@ -52,7 +55,7 @@ def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: 
     apart = F.kl_div(
         F.log_softmax(logits.float() / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean"
     )
-    return (1 - spec.distill) * told + spec.distill * t * t * apart
+    return (1 - spec.distill) * told + spec.distill * t * t * apart + added
 
 
 @contextmanager
