@@ -91,3 +91,23 @@ class _DressedSign(torch.autograd.Function):
 def dressed_sign(x: Tensor, soft: Tensor) -> Tensor:
     """Return sign(x), exactly +-1, whose gradient is that of `soft`, a curve of the same shape that torch goes through."""
     return _DressedSign.apply(x, soft)
+
+
+class _Slowed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def slowed(x: Tensor, numbers: int) -> Tensor:
+    """Return x, whose gradient is divided by the root of how many numbers share it.
+
+    A level that a whole map shares collects the gradient of all of it, and at the learning rate of a weight leaves for
+    good; so does learned step size quantisation (Esser et al. 2020).
+    """
+    return _Slowed.apply(x, numbers**-0.5)

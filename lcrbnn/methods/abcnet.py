@@ -66,7 +66,8 @@ class AbcActivation(ActivationBinarizer):
     """sum_n b_n H(x + v_n), H = +1 where clip(x + v, 0, 1) >= 1/2, else -1; slope 1 where 0 <= x + v <= 1.
 
     `activation_bases` is N; b and v are learned a layer. Their start is a choice, no code being released: thresholds
-    1/2 - v evenly inside (-1, 1), so that a single base starts as a sign, and b = 1/N.
+    1/2 - v evenly inside (-1, 1), so that a single base starts as a sign, and b = 1/N. Their gradients are divided by
+    the root of the map's size (`ops.slowed`), ours too.
     """
 
     real_border = True
@@ -82,8 +83,8 @@ class AbcActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """One base a threshold."""
-        shift = self.shift - 0.5
+        shift, scale = (ops.slowed(p, x[0].numel()) for p in (self.shift - 0.5, self.scale))
         signs = [ops.surrogate_sign(x + shift[i], _clip_half) for i in range(self.bits)]
         if self.bits == 1:
-            return Binary(signs[0], self.scale[0])
-        return Binary(torch.stack(signs), self.scale.reshape(-1, *[1] * x.dim()), bases=self.bits)
+            return Binary(signs[0], scale[0])
+        return Binary(torch.stack(signs), scale.reshape(-1, *[1] * x.dim()), bases=self.bits)

@@ -36,7 +36,8 @@ class AdabinWeight(WeightBinarizer):
 class AdabinActivation(ActivationBinarizer):
     """a (sign((x - b) / a) + b), a and b learned a layer from 1 and 0; slope IR-Net's.
 
-    So the released code; the paper has a sign((x - b) / a) + b. Its Maxout activation belongs to the network, and no
+    So the released code; the paper has a sign((x - b) / a) + b. The gradients of a and b are divided by the root of the
+    map's size, ours: with SGD at the learning rate of the weights they ran away on digits without it. Its Maxout activation belongs to the network, and no
     network of this package has it.
     """
 
@@ -51,6 +52,6 @@ class AdabinActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs, the learned scale and offset."""
-        even = (x - self.center) / self.scale
-        signs = ops.surrogate_sign(even, ops.tanh_slope, self.annealing.t, self.annealing.k)
-        return Binary(signs, self.scale, self.scale * self.center)
+        scale, center = (ops.slowed(p, x[0].numel()) for p in (self.scale, self.center))
+        signs = ops.surrogate_sign((x - center) / scale, ops.tanh_slope, self.annealing.t, self.annealing.k)
+        return Binary(signs, scale, scale * center)

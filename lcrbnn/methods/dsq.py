@@ -16,7 +16,8 @@ class SoftSign(nn.Module):
     """phi(x) = s tanh(k x) on [-u, u], s = 1 / (1 - alpha), k = ln(2 / alpha - 1) / (2 u): it meets -1 and 1 at -u and u.
 
     alpha and the bound u are learned. The paper's interval [l, u] is symmetric here, which one bit needs: with its
-    middle at 0 the two levels are -u and u, and the sign's threshold 0. Only unofficial code exists.
+    middle at 0 the two levels are -u and u, and the sign's threshold 0. Only unofficial code exists. The gradients of
+    alpha and u are divided by the root of how many numbers share them (`ops.slowed`), ours.
     """
 
     def __init__(self, bound: Tensor) -> None:
@@ -25,10 +26,11 @@ class SoftSign(nn.Module):
         self.alpha = nn.Parameter(torch.tensor(ALPHA))
         self.bound = nn.Parameter(bound)
 
-    def forward(self, x: Tensor) -> Binary:
+    def forward(self, x: Tensor, shared: int) -> Binary:
         """Signs with the gradient of phi, and the bound as scale."""
-        alpha, bound = self.alpha.clamp(LOW, HIGH), self.bound.abs().clamp_min(1e-6)
-        inside = torch.maximum(torch.minimum(x, bound), -bound)
+        alpha, bound = (ops.slowed(p, shared) for p in (self.alpha, self.bound))
+        alpha, bound = alpha.clamp(LOW, HIGH), bound.abs().clamp_min(1e-6)
+        inside = torch.clamp(x, -bound, bound)
         soft = torch.tanh(torch.log(2 / alpha - 1) / (2 * bound) * inside) / (1 - alpha)
         return Binary(ops.dressed_sign(x, soft), bound)
 
@@ -43,7 +45,7 @@ class DsqWeight(WeightBinarizer):
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and the learned bound."""
-        return self.soft(weight)
+        return self.soft(weight, weight.numel())
 
 
 class DsqActivation(ActivationBinarizer):
@@ -58,4 +60,4 @@ class DsqActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs and the learned bound."""
-        return self.soft(x)
+        return self.soft(x, x[0].numel())
