@@ -118,6 +118,9 @@ class Normalizer(nn.Module):
         """The binary weight that multiplies."""
         return weight
 
+    def step(self, layer: BinaryLayer) -> None:
+        """Follow the weight; called after each optimiser step."""
+
 
 class BinaryConv2d(BinaryLayer, nn.Conv2d):
     """A 2-d convolution with a binary weight, and binary inputs unless the method's bits say 1/32.
@@ -268,6 +271,8 @@ def project(model: nn.Module) -> None:
     """Put latent weights back where their methods keep them (XNOR-Net centres and clamps). Call it after each step."""
     for _, layer in binary_layers(model):
         layer.weight_binarizer.project(layer.weight)
+        if layer.normalizer is not None:
+            layer.normalizer.step(layer)
 
 
 def extra_loss(model: nn.Module) -> Tensor | None:

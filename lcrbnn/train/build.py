@@ -15,6 +15,7 @@ from lcrbnn.errors import InputError, choose, refuse_unknown
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import METHODS, Method
 from lcrbnn.models import Network, network
+from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
@@ -76,6 +77,8 @@ def build_network(spec: Spec) -> Network:
     """The network of a spec, freshly initialised by its seed, on the CPU."""
     row = choose(DATASETS, spec.data, "data set")
     method = _method(spec)
+    if spec.regularizer != "none" and method is None:
+        raise InputError("a full-precision network has no binary layers for a regularizer")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(spec.seed, "start"))
         model = network(
@@ -85,6 +88,9 @@ def build_network(spec: Spec) -> Network:
             in_channels=row.channels,
             image=row.image,
         )
+        attach = REGULARIZERS[spec.regularizer].attach
+        if attach is not None:
+            attach(model)
     if spec.norm_start != 1.0:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):

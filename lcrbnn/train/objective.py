@@ -1,4 +1,4 @@
-"""What a step minimises: cross-entropy, a teacher's opinion, what a method adds of its own, and lambda/2 L_Lip."""
+"""What a step minimises: cross-entropy, a teacher's opinion, what a method or regulariser adds, and lambda/2 L_Lip."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcrbnn.layers import extra_loss
+from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.train.build import Parts
 from lcrbnn.train.spec import Spec
 
@@ -31,6 +32,9 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
     with arithmetic(spec, images.device):
         logits = parts.model(images)
         loss = task_loss(spec, parts, images, labels, logits)
+        added = REGULARIZERS[spec.regularizer].loss
+        if added is not None:
+            loss = loss + spec.strength * added(parts.model)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
     lip = None if parts.retention is None else parts.retention.lip
