@@ -55,7 +55,9 @@ class Cost:
     real_macs: int
     bit_operations: int = 0  # binary_macs, each as often as its activation has bits: BOPs
     element_wise: int = 0
-    stored_bits: int = 0  # one a binary weight (and base; two for three levels), 32 every other parameter and batch-norm statistic
+    stored_bits: int = (
+        0  # one a binary weight (and base; two for three levels), 32 every other parameter and batch-norm statistic
+    )
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property

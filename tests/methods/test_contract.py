@@ -56,7 +56,9 @@ def test_the_step_minimises_it() -> None:
     with frozen_statistics(parts.model):
         plain = F.cross_entropy(parts.model(images), labels)
         found = objective(spec, parts, images, labels, 0.0)
-    sums = sum((layer.weight_binarizer.alpha - layer.weight.abs()).abs().sum() for _, layer in binary_layers(parts.model))
+    sums = sum(
+        (layer.weight_binarizer.alpha - layer.weight.abs()).abs().sum() for _, layer in binary_layers(parts.model)
+    )
     torch.testing.assert_close(found.loss, plain + 0.01 * sums)
     found.loss.backward()
     assert all(layer.weight_binarizer.alpha.grad.abs() > 0 for _, layer in binary_layers(parts.model))
