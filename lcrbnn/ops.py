@@ -89,7 +89,7 @@ class _DressedSign(torch.autograd.Function):
 
 
 def dressed_sign(x: Tensor, soft: Tensor) -> Tensor:
-    """Return sign(x), exactly +-1, whose gradient is that of `soft`, a curve of the same shape that torch goes through."""
+    """Return sign(x), exactly +-1, with the gradient of `soft`, a curve of the same shape that torch goes through."""
     return _DressedSign.apply(x, soft)
 
 

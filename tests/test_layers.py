@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryConv2d, BinaryLinear, advance, fit, latent_weights, project, start_epoch
-from lcrbnn.methods import METHODS, Binary, Method, method
+from lcrbnn.methods import METHODS, Method, method
 
 EVERY_BITS = [m.configure(f"1/{b}") for m in METHODS.values() for b in m.activation_bits if b in (1, 2, 32)]
 EVERY_BITS += [method("abc-net", weight_bases=3, activation_bases=2), method("abc-net", "1/32", weight_bases=2)]

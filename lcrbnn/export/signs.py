@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from lcrbnn.methods.abcnet import AbcActivation
-from lcrbnn.methods.bireal import BirealActivation
 from lcrbnn.methods.biper import BiperActivation
+from lcrbnn.methods.bireal import BirealActivation
 from lcrbnn.methods.bnn import BnnActivation
 from lcrbnn.methods.bnnplus import BnnPlusActivation
 from lcrbnn.methods.dorefa import DorefaActivation

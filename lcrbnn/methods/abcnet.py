@@ -18,7 +18,7 @@ def spread(bases: int) -> list[float]:
 
 
 def least_squares(bases: Tensor, target: Tensor) -> Tensor:
-    """The a, (M,), with the smallest |sum_m a_m bases_m - target|, for (M, n) and (n,); plain enough for a CUDA graph."""
+    """The a, (M,), with the smallest |sum_m a_m bases_m - target|, for (M, n) and (n,); a CUDA graph can hold it."""
     count, n = bases.shape
     gram = bases @ bases.T + RIDGE * n * torch.eye(count, dtype=bases.dtype, device=bases.device)
     rows = [torch.cat([gram[i], (bases[i] @ target).reshape(1)]) for i in range(count)]

@@ -37,8 +37,8 @@ class AdabinActivation(ActivationBinarizer):
     """a (sign((x - b) / a) + b), a and b learned a layer from 1 and 0; slope IR-Net's.
 
     So the released code; the paper has a sign((x - b) / a) + b. The gradients of a and b are divided by the root of the
-    map's size, ours: with SGD at the learning rate of the weights they ran away on digits without it. Its Maxout activation belongs to the network, and no
-    network of this package has it.
+    map's size, ours: with SGD at the learning rate of the weights they ran away on digits without it. Its Maxout
+    activation belongs to the network, and no network of this package has it.
     """
 
     real_border = True

@@ -18,8 +18,8 @@ class BiperWeight(WeightBinarizer):
     """sin(w0 w) in the first stage, alpha sign(sin(w0 w)) in the second; slope of both w0 cos(w0 w).
 
     `frequency` is w0 = 20. alpha = mean |sin| of the filter, without gradient, is a choice: it keeps the size of the
-    layer's output where the first stage left it, and the gradient of the sign is divided by it. Both stages are one run,
-    with one schedule of the learning rate. In evaluation mode weights are signs in the first stage too.
+    layer's output where the first stage left it, and the gradient of the sign is divided by it. Both stages are one
+    run, with one schedule of the learning rate. In evaluation mode weights are signs in the first stage too.
     """
 
     def __init__(self, weight: Tensor, *, frequency: float = 20.0) -> None:

@@ -13,7 +13,7 @@ LOW, HIGH = 1e-3, 0.5  # where alpha is kept: at 0 the curve is the sign itself,
 
 
 class SoftSign(nn.Module):
-    """phi(x) = s tanh(k x) on [-u, u], s = 1 / (1 - alpha), k = ln(2 / alpha - 1) / (2 u): it meets -1 and 1 at -u and u.
+    """phi(x) = s tanh(k x) on [-u, u], s = 1 / (1 - alpha), k = ln(2 / alpha - 1) / (2 u): -1 and 1 at the ends.
 
     alpha and the bound u are learned. The paper's interval [l, u] is symmetric here, which one bit needs: with its
     middle at 0 the two levels are -u and u, and the sign's threshold 0. Only unofficial code exists. The gradients of

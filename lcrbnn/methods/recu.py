@@ -29,8 +29,8 @@ def tau(progress: float) -> float:
 class RecuWeight(WeightBinarizer):
     """alpha sign(w'), w' the standardised filter of variance 8, clamped to +-Q; alpha learned a filter from U(0, 1).
 
-    Q = -E|w'| ln(2 - 2 tau) is the quantile tau of a Laplace distribution, without gradient. The gradient of the sign is
-    the identity, then 0 where the clamp cut, then that of the standardisation.
+    Q = -E|w'| ln(2 - 2 tau) is the quantile tau of a Laplace distribution, without gradient. The gradient of the sign
+    is the identity, then 0 where the clamp cut, then that of the standardisation.
     """
 
     def __init__(self, weight: Tensor) -> None:

@@ -17,8 +17,8 @@ class SimanWeight(WeightBinarizer):
     """alpha sign(|w'| - m), m the median of the filter's |w'|, w' the weight cut at its outer percentiles.
 
     The cut falls from 15 % at each end to 0 in a straight line (the path is ours; the ends are published). alpha is
-    learned a filter from U(0, 1), as in ReCU by the same group. The gradient of the sign is the identity, and |.| has its
-    own: a weight moves away from 0 or towards it, whatever its side. m takes no gradient.
+    learned a filter from U(0, 1), as in ReCU by the same group. The gradient of the sign is the identity, and |.| has
+    its own: a weight moves away from 0 or towards it, whatever its side. m takes no gradient.
     """
 
     def __init__(self, weight: Tensor) -> None:

@@ -123,7 +123,7 @@ REFUSED = [
     (lambda: [OwnReLU()], "layer '0' cannot be exported: nothing says how a OwnReLU is written"),
     (lambda: [nn.Sequential(nn.ReLU(), nn.Tanh())], "layer '0.1' cannot be exported: nothing says how a Tanh"),
     (lambda: [conv(lcrbnn.method("dorefa", "1/2"))], "'0' cannot be exported: dorefa gives its activations 2 bits"),
-    (lambda: [conv(lcrbnn.method("abc-net", weight_bases=3))], "'0' cannot be exported: abc-net has 3 binary bases a we"),
+    (lambda: [conv(lcrbnn.method("abc-net", weight_bases=3))], "'0' cannot be exported: abc-net has 3 binary bases"),
     (lambda: [conv(lcrbnn.method("abc-net", activation_bases=2))], "abc-net gives its activations 2 bits"),
     (lambda: [conv("adabin")], "'0' cannot be exported: adabin has two levels that are not around 0"),
     (lambda: [conv("sq-twn")], "'0' cannot be exported: sq-twn: its weights have three levels"),

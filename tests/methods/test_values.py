@@ -192,7 +192,7 @@ SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "sq-twn": (TERNARY_SCALE * TERNARY, lambda w: w),
     "bwnh": (_mean_size(POINT) * np.sign(POINT), lambda w: w),
     "recu": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * np.clip(math.sqrt(8) * _even(w), -Q, Q)),
-    "siman": (0.5 * np.where(SIZE >= np.sort(SIZE, 1)[:, 6:7], 1, -1), lambda w: 0.5 * _size(w)),
+    "siman": (0.5 * np.where(np.sort(SIZE, 1)[:, 6:7] <= SIZE, 1, -1), lambda w: 0.5 * _size(w)),
     "adabin": (_adabin_curve(POINT), _adabin_curve),
     "reste": (np.abs(POINT).mean() * np.sign(POINT), lambda w: np.abs(POINT).mean() * _reste_curve(w)),
     "biper": (_mean_size(np.sin(20 * POINT)) * np.sign(np.sin(20 * POINT)), lambda w: np.sin(20 * w)),
