@@ -173,7 +173,7 @@ def main() -> None:
     print(f"{'':<26} step  ratio  kept for backward  digits %  logits move")
     for name, (regularizer, retains) in VARIANTS.items():
         scores = accuracies(regularizer, retains, args.epochs, args.seeds, progress)
-        row = {
+        row: dict[str, Any] = {
             "step_seconds": seconds[name],
             "ratio": seconds[name] / seconds["none"],
             "kept_bytes": trainers[name].kept_bytes(),

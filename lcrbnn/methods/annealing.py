@@ -41,7 +41,7 @@ class Annealing(nn.Module):
 
 
 class Schedule(nn.Module):
-    """A number that moves with training, a function of progress, in the buffer `value`, where a compiled step sees it."""
+    """A number that moves with training, a function of progress, in a buffer, where a compiled step sees it."""
 
     value: Tensor
 

@@ -44,11 +44,11 @@ class BwnhWeight(WeightBinarizer):
     """Real weights until half of training; then the hash of them; then alpha sign(w) from there, alpha = mean |w|.
 
     The hash minimises |X^T W - X^T B diag(s)|^2 over signs B, X the inputs of the layer, by discrete coordinate
-    descent. There is no code, and three choices are ours. The published method starts from a trained real network; here the
-    first half of the run is that training. X enters by the second moments of the layer's input channels, gathered over
-    training, the same for all positions of a kernel: those of whole patches would be 4608 x 4608 in a ResNet-18. The
-    latent weight becomes s B, so that fine-tuning starts from the hash; its gradient passes straight to w. In
-    evaluation mode weights are signs also in the first half.
+    descent. There is no code, and three choices are ours. The published method starts from a trained real network;
+    here the first half of the run is that training. X enters by the second moments of the layer's input channels,
+    gathered over training, the same for all positions of a kernel: those of whole patches would be 4608 x 4608 in a
+    ResNet-18. The latent weight becomes s B, so that fine-tuning starts from the hash; its gradient passes straight to
+    w. In evaluation mode weights are signs also in the first half.
     """
 
     observes = True

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lcrbnn.methods import METHODS, Method
 from lcrbnn.methods.biper import BiperWeight
+from lcrbnn.methods.rbnn import RbnnActivation
 from lcrbnn.methods.siman import SimanWeight
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 
@@ -38,7 +39,9 @@ def activation_curve(row: Method, progress: float) -> Curve:
     binarizer.eval().advance(progress)
     _settle(binarizer)
     value = binarizer(x.reshape(1, 1, 1, -1)).value().reshape(-1)
-    return Curve(x.detach(), value.detach(), _diagonal(value, x))
+    coupled = isinstance(binarizer, RbnnActivation)  # it standardises the sample; elsewhere numbers are by themselves
+    slope = _diagonal(value, x) if coupled else torch.autograd.grad(value.sum(), x)[0]
+    return Curve(x.detach(), value.detach(), slope)
 
 
 def weight_curve(row: Method, progress: float) -> Curve:
@@ -75,7 +78,7 @@ def _diagonal(value: Tensor, x: Tensor) -> Tensor:
 
 
 def draw_curves(path: Path) -> None:
-    """Two methods a line, each with activations left and weights right; value in blue, slope in orange (right scale)."""
+    """Two methods a line, activations left and weights right of each; value in blue, slope in orange (right scale)."""
     lines = -(-len(METHODS) // 2)
     with drawing(path, lines, 4, 15, 1.8 * lines) as (figure, grid):
         places = grid.reshape(-1, 2)

@@ -10,15 +10,15 @@ from lcrbnn.methods import METHODS, Method
 
 HEAD = """# Binarisation methods
 
-Made from `METHODS` by `lcrbnn methods --page docs/methods.md --curves docs/methods.svg`: whoever adds a row finds it here.
+Made from `METHODS` by `lcrbnn methods --page docs/methods.md --curves docs/methods.svg`: a new row appears here.
 Each entry is what the two classes of the row say of themselves: formula, gradient, what the published code does
 otherwise, and what was chosen where a paper or its code is silent. *Exported*: whether a layer can be written as 1 bit
 (`lcrbnn export`), and if not, why; the exporter itself was asked.
 
 ![forward and gradient of every method](methods.svg)
 
-Value in blue, slope (what backward takes for the derivative) in orange, at three moments of training, in evaluation mode.
-Learned numbers are drawn at 0.5. Beside retention there are other regularisers: `lcrbnn/regularizers/`.
+Value in blue, slope (what backward takes for the derivative) in orange, at three moments of training, in evaluation
+mode. Learned numbers are drawn at 0.5. Beside retention there are other regularisers: `lcrbnn/regularizers/`.
 """
 
 

@@ -46,7 +46,7 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
 
 
 def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers, plus methods' own."""
+    """Cross-entropy with the labels, mixed with the divergence from the teacher's answers; plus what methods add."""
     told = F.cross_entropy(logits.float(), labels, label_smoothing=spec.label_smoothing)
     extra = extra_loss(parts.model)
     added = 0.0 if extra is None else extra.float()
