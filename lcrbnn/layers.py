@@ -82,8 +82,9 @@ class BinaryLayer(nn.Module):
         # An offset multiplies the sum of the input under each window: a filter of ones a group.
         groups = getattr(self, "groups", 1)
         sums = self._combine(a, torch.ones_like(w.signs[:groups]))
-        axis = 1 if self.weight.dim() == 4 else -1
-        return y + sums.repeat_interleave(self.weight.shape[0] // groups, axis) * w.offset.to(y.dtype)
+        if groups > 1:
+            sums = sums.unsqueeze(2).expand(-1, -1, self.weight.shape[0] // groups, -1, -1).flatten(1, 2)
+        return y + sums * w.offset.to(y.dtype)
 
     def _combine(self, a: Binary, signs: Tensor) -> Tensor:
         """The input that `a` means, multiplied by one base of a weight."""
