@@ -298,3 +298,12 @@ def test_the_gradient_of_bipers_first_stage_is_that_of_its_second() -> None:
         found.append(w.grad)
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0].reshape(2, 12), torch.from_numpy(20 * np.cos(20 * POINT)))
+
+
+def test_adabins_activations_are_those_of_its_code_and_not_of_its_paper() -> None:
+    binarizer = METHODS["adabin"].activation_binarizer(1)
+    assert binarizer is not None
+    binarizer.scale.data.fill_(2.0)
+    binarizer.center.data.fill_(0.25)
+    value = binarizer(torch.tensor([0.2, 0.3]).reshape(1, 1, 1, 2)).value().flatten()
+    torch.testing.assert_close(value, torch.tensor([2 * (-1 + 0.25), 2 * (1 + 0.25)]))  # paper: 2 (-1) + 0.25, ...
