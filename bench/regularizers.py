@@ -142,8 +142,10 @@ def changed(name: str) -> float:
 
 
 def accuracies(name: str, retains: bool, epochs: int, seeds: int, progress: Progress) -> list[float]:
-    """Test accuracy of each seed."""
+    """Test accuracy of each seed; one thread, since two only wait for each other on digits."""
     found = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     options = Options(device=DEVICE.type, step="eager")
     for seed in range(seeds):
         spec = Spec(images="all", epochs=epochs, regularizer=name, strength=STRENGTH, seed=seed)
@@ -155,6 +157,7 @@ def accuracies(name: str, retains: bool, epochs: int, seeds: int, progress: Prog
                 progress=lambda total, done: progress,
             )
             found.append(evaluate(path, options, final=True).accuracy.top1)
+    torch.set_num_threads(threads)
     return found
 
 
