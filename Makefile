@@ -39,7 +39,7 @@ EXAMPLE = none=results/cifar10-double/none lcr=results/cifar10-double/default --
 	-o docs/example-report.html
 
 docs: $(VENV)/installed  # the figures of docs/, from the tables, and the example of a report
-	$(BIN)/lcrbnn methods --curves docs/methods.svg
+	$(BIN)/lcrbnn methods --curves docs/methods.svg --page docs/methods.md
 	$(BIN)/lcrbnn report $(EXAMPLE)
 
 $(VENV)/torch:

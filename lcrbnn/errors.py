@@ -60,7 +60,9 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
     large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= _float(value) <= high:
+    fits = not isinstance(value, bool) and isinstance(value, kind)
+    # A whole number is compared as it is: near 2^63 a float rounds up.
+    if large or not fits or not low <= (value if whole else _float(value)) <= high:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         if large and not math.isinf(_float(value)):

@@ -26,10 +26,12 @@ class BinaryLayer(nn.Module):
     def _install(self, chosen: Method, channels: int) -> None:
         # After nn.Conv2d / nn.Linear made the weight: methods size themselves from it.
         self.method = chosen
+        self.normalizer: Normalizer | None = None
         self.weight_binarizer = chosen.weight_binarizer(self.weight)
         self.input_binarizer = chosen.activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
         self.use_latent = False  # see latent_weights()
+        self.observing = True  # whether a pass is one of training: see retention.frozen_statistics
 
     def _adopt(self, layer: nn.Conv2d | nn.Linear) -> None:
         self.__dict__.update({k: v for k, v in layer.__dict__.items() if k not in self.__dict__})
@@ -42,44 +44,84 @@ class BinaryLayer(nn.Module):
             with torch.no_grad():
                 self.weight_binarizer.initialize(self.weight)
 
-    def _weight(self) -> Binary:
+    def binary_weight(self) -> Binary:
+        """The weight as the layer multiplies by it: binarised, normalised if a regulariser asks for it."""
         if self.use_latent or self.method.real_weights:
             return Binary(self.weight_binarizer.latent(self.weight))
-        return self.weight_binarizer(self.weight)
+        if self.normalizer is None:
+            return self.weight_binarizer(self.weight)
+        return self.normalizer.after(self.weight_binarizer(self.normalizer.before(self.weight)))
 
     def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
         raise InputError(f"{type(self).__name__} is not a layer of its own: use BinaryConv2d or BinaryLinear")
 
     def forward(self, x: Tensor) -> Tensor:
         """Binarise weight and input, multiply, scale, add the bias."""
-        w = self._weight()
-        if w.offset is not None or w.bases != 1:
-            raise InputError(
-                f"{self.method.name}: binary weights have one base and no offset; several are for activations"
-            )
-        if self.input_binarizer is None:
-            y = self._multiply(x, w.signs, getattr(self, "padding_value", 0.0))
-        else:
-            y = self._combine(self.input_binarizer(x), w)
-        if w.scale is not None:  # in the output's type: under autocast a wider scale would widen all that follows
-            y = y * _fitting(w.scale, y).to(y.dtype)
+        weight = self.binary_weight()
+        if self.weight_binarizer.observes and self.training and self.observing:
+            self.weight_binarizer.observe(x.detach(), getattr(self, "groups", 1))
+        a = Binary(x) if self.input_binarizer is None else self.input_binarizer(x)
+        y = self._weighted(a, weight)
         if self.bias is None:
             return y
         return y + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))
 
-    def _combine(self, a: Binary, w: Binary) -> Tensor:
-        assert self.input_binarizer is not None
-        border = self.input_binarizer.padding_sign(getattr(self, "padding_value", 0.0))
-        if a.bases > 1:
-            assert a.scale is not None
-            y = self._multiply(a.signs.flatten(0, 1), w.signs, border)
-            y = (y.unflatten(0, (a.bases, -1)) * a.scale).sum(0)
-        else:
-            y = self._multiply(a.signs, w.signs, border)
-            y = y if a.scale is None else y * a.scale
-        if a.offset is not None:  # the border was padded in the signs' own terms, so the offset sees every tap
-            y = y + a.offset * w.signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
+    def _weighted(self, a: Binary, weight: Binary) -> Tensor:
+        # The sum over the bases of the weight: one, for all but a few methods.
+        parts = [self._one(a, base) for base in weight.each()]
+        y = parts[0]
+        for more in parts[1:]:
+            y = y + more
         return y
+
+    def _one(self, a: Binary, w: Binary) -> Tensor:
+        y = self._combine(a, w.signs)
+        if w.scale is not None:  # in the output's type: under autocast a wider scale would widen all that follows
+            y = y * _fitting(w.scale, y).to(y.dtype)
+        if w.offset is None:
+            return y
+        # An offset multiplies the sum of the input under each window: a filter of ones a group.
+        groups = getattr(self, "groups", 1)
+        sums = self._combine(a, torch.ones_like(w.signs[:groups]))
+        if groups > 1:
+            sums = sums.unsqueeze(2).expand(-1, -1, self.weight.shape[0] // groups, -1, -1).flatten(1, 2)
+        return y + sums * w.offset.to(y.dtype)
+
+    def _combine(self, a: Binary, signs: Tensor) -> Tensor:
+        """The input that `a` means, multiplied by one base of a weight."""
+        value = getattr(self, "padding_value", 0.0)
+        binarizer = self.input_binarizer
+        if binarizer is None:
+            return self._multiply(a.signs, signs, value)
+        outside = binarizer.real_border and (value != 0 or a.offset is not None)
+        border = 0.0 if binarizer.real_border else binarizer.padding_sign(value)
+        if a.bases > 1:
+            y = self._multiply(a.signs.flatten(0, 1), signs, border).unflatten(0, (a.bases, -1))
+            y = (y if a.scale is None else y * a.scale).sum(0)
+        else:
+            y = self._multiply(a.signs, signs, border)
+            y = y if a.scale is None else y * a.scale
+        if outside:  # offset and border by themselves, as a real map that is the same for every sample
+            still = torch.zeros_like(a.signs[0] if a.bases > 1 else a.signs)[:1]
+            return y + self._multiply(still if a.offset is None else still + a.offset, signs, value)
+        if a.offset is not None:  # the border was padded in the signs' own terms, so the offset sees every tap
+            y = y + a.offset * signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
+        return y
+
+
+class Normalizer(nn.Module):
+    """What a regulariser does to the weight of a binary layer: before it is binarised, or after."""
+
+    def before(self, weight: Tensor) -> Tensor:
+        """The latent weight that is binarised."""
+        return weight
+
+    def after(self, weight: Binary) -> Binary:
+        """The binary weight that multiplies."""
+        return weight
+
+    def step(self, layer: BinaryLayer) -> None:
+        """Follow the weight; called after each optimiser step."""
 
 
 class BinaryConv2d(BinaryLayer, nn.Conv2d):
@@ -231,6 +273,24 @@ def project(model: nn.Module) -> None:
     """Put latent weights back where their methods keep them (XNOR-Net centres and clamps). Call it after each step."""
     for _, layer in binary_layers(model):
         layer.weight_binarizer.project(layer.weight)
+        if layer.normalizer is not None:
+            layer.normalizer.step(layer)
+
+
+def extra_loss(model: nn.Module) -> Tensor | None:
+    """What the methods of the layers add to the loss of the latest forward pass (RAD, BNN+); None if they add nothing.
+
+    Call it once a step, after the forward pass, and add it to the loss.
+    """
+    total: Tensor | None = None
+    for _, layer in binary_layers(model):
+        found = [layer.weight_binarizer.penalty(layer.weight)]
+        if layer.input_binarizer is not None:
+            found.append(layer.input_binarizer.penalty())
+        for one in found:
+            if one is not None:
+                total = one if total is None else total + one
+    return total
 
 
 def fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:

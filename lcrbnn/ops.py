@@ -76,3 +76,38 @@ class _SurrogateSign(torch.autograd.Function):
 def surrogate_sign(x: Tensor, slope: Slope, p: Tensor | None = None, q: Tensor | None = None) -> Tensor:
     """Return sign(x), exactly +-1, whose gradient is `slope(x, p, q)`; nothing flows to p and q."""
     return _SurrogateSign.apply(x, slope, p, q)
+
+
+class _DressedSign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, soft: Tensor) -> Tensor:
+        return sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def dressed_sign(x: Tensor, soft: Tensor) -> Tensor:
+    """Return sign(x), exactly +-1, with the gradient of `soft`, a curve of the same shape that torch goes through."""
+    return _DressedSign.apply(x, soft)
+
+
+class _Slowed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def slowed(x: Tensor, numbers: int) -> Tensor:
+    """Return x, whose gradient is divided by the root of how many numbers share it.
+
+    A level that a whole map shares collects the gradient of all of it, and at the learning rate of a weight leaves for
+    good; so does learned step size quantisation (Esser et al. 2020).
+    """
+    return _Slowed.apply(x, numbers**-0.5)

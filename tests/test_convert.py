@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 import lcrbnn
 from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryConv2d, BinaryLinear, binary_layers
-from lcrbnn.methods import METHODS
+from lcrbnn.methods import METHODS, Method
 
 
 def small() -> nn.Sequential:
@@ -30,11 +30,12 @@ def names(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("row", METHODS.values(), ids=lambda m: m.name)
-def test_every_method_converts_a_network_that_then_learns(row: object) -> None:
+def test_every_method_converts_a_network_that_then_learns(row: Method) -> None:
     model = lcrbnn.binarize(small(), row, example=(2, 3, 8, 8))
     assert names(model) == ["2.0", "4"]
     images, labels = torch.randn(32, 3, 8, 8), torch.randint(0, 2, (32,))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    # bnn+'s slope is five times as steep as others, and negative far out: its weights flip to and fro at 1e-2.
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3 if row.name == "bnn+" else 1e-2)
     losses = []
     for _ in range(30):
         loss = nn.functional.cross_entropy(model(images), labels)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lcrbnn.cli import main
+from lcrbnn.methods import METHODS
+
 ROOT = Path(__file__).parents[1]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 VERDICTS = ("holds", "fails", "cannot be tested here", "not yet")
@@ -114,6 +117,13 @@ def test_every_cited_test_exists() -> None:
                 n.name for n in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(n, ast.FunctionDef)
             }
             assert name in functions, f"{path.name}: {file}::{name}"
+
+
+def test_the_page_about_methods_is_made_from_the_table(tmp_path: Path) -> None:
+    assert main(["methods", "--page", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / "methods.md").read_text()
+    drawn = (ROOT / "docs" / "methods.svg").read_text()
+    assert all(f"<!-- {name}: weight" in drawn for name in METHODS)
 
 
 def test_the_log_has_a_dated_heading_an_entry() -> None:

@@ -4,7 +4,7 @@ Everything is read off one forward pass. The rule, for one image:
 
     convolution, linear     a multiply-accumulate counts once; a bias is where its sum starts, and counts nothing
     sign of an activation   1 a number and a bit
-    scale of a binary layer 1 an output
+    scale of a binary layer 1 an output and base; so are an offset of its weights, and the sum of two bases
     batch norm              2 a number
     activation              2 a number (ReLU, hardtanh, PReLU: two bounds, or a comparison and a product)
     max pool                k^2 - 1 an output
@@ -41,7 +41,7 @@ class LayerCost:
     kind: str  # binary, mixed or real
     weights: int
     macs: int
-    bits: int  # of its activations: 1, a few, or 32
+    bits: int  # of its activations, times the bases of its weights: 1, a few, or 32
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,15 @@ class Cost:
     """What a network holds, and what one image costs."""
 
     parameters: int  # learnable numbers, latent weights among them
-    binary_weights: int  # of these, the ones of which one bit is kept
+    binary_weights: int  # of these, the ones of which a bit is kept, or one a base
     binary_macs: int  # 1-bit weight times 1-bit (or few-bit) activation
     mixed_macs: int  # 1-bit weight times real activation, or the other way round
     real_macs: int
     bit_operations: int = 0  # binary_macs, each as often as its activation has bits: BOPs
     element_wise: int = 0
-    stored_bits: int = 0  # one a binary weight, 32 every other parameter and batch-norm statistic
+    stored_bits: int = (
+        0  # one a binary weight (and base; two for three levels), 32 every other parameter and batch-norm statistic
+    )
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property
@@ -94,7 +96,9 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
             hook.remove()
     layers = tuple(counter.layers)
     macs = {kind: sum(one.macs for one in layers if one.kind == kind) for kind in ("binary", "mixed", "real")}
-    binary = sum(m.weight.numel() for _, m in named if isinstance(m, BinaryLayer) and not m.method.real_weights)
+    binary_layers = [m for _, m in named if isinstance(m, BinaryLayer) and not m.method.real_weights]
+    binary = sum(m.weight.numel() for m in binary_layers)
+    kept = sum(m.weight.numel() * m.weight_binarizer.bits for m in binary_layers)
     parameters = sum(p.numel() for p in model.parameters())
     return Cost(
         parameters=parameters,
@@ -104,7 +108,7 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
         real_macs=macs["real"],
         bit_operations=sum(one.macs * one.bits for one in layers if one.kind == "binary"),
         element_wise=counter.element_wise,
-        stored_bits=binary + REAL_BITS * (parameters - binary + _statistics(model)),
+        stored_bits=kept + REAL_BITS * (parameters - binary + _statistics(model)),
         layers=layers,
     )
 
@@ -130,7 +134,8 @@ class _Counter(TorchDispatchMode):
             convolves = isinstance(layer, nn.Conv2d)
             positions = output.shape[2:].numel() if convolves else output[0].numel() // output.shape[-1]
             kind, bits = _kind(layer)
-            self.layers.append(LayerCost(name, kind, layer.weight.numel(), layer.weight.numel() * positions, bits))
+            taps = layer.weight.numel() + _box(layer)
+            self.layers.append(LayerCost(name, kind, layer.weight.numel(), taps * positions, bits))
 
         return note
 
@@ -157,8 +162,11 @@ def _window(module: Any) -> int:
 
 def _binary(layer: BinaryLayer, x: Tensor, y: Tensor) -> int:
     signs = 0 if layer.input_binarizer is None else x.numel() * layer.input_binarizer.bits
-    plain = layer.method.real_weights or layer.weight_binarizer(layer.weight).scale is None
-    return signs + (0 if plain else y.numel())
+    if layer.method.real_weights:
+        return signs
+    weight = layer.binary_weight()
+    numbers = [part for part in (weight.scale, weight.offset) if part is not None]
+    return signs + y.numel() * (weight.bases * len(numbers) + weight.bases - 1)
 
 
 RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
@@ -181,7 +189,14 @@ def _kind(layer: nn.Module) -> tuple[str, int]:
         return "real", REAL_BITS
     if layer.input_binarizer is None or layer.method.real_weights:
         return "mixed", REAL_BITS
-    return "binary", layer.input_binarizer.bits
+    return "binary", layer.input_binarizer.bits * layer.weight_binarizer.bits
+
+
+def _box(layer: nn.Module) -> int:
+    """The taps of the filters of ones, one a group, by which an offset of weights multiplies."""
+    if not isinstance(layer, BinaryLayer) or layer.binary_weight().offset is None:
+        return 0
+    return layer.weight[0].numel() * getattr(layer, "groups", 1)
 
 
 def _statistics(model: nn.Module) -> int:

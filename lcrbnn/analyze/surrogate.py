@@ -108,6 +108,19 @@ class _Walk:
         return [self.part(name, module, child) for child in children]
 
 
+def _one_base(layer: BinaryLayer) -> tuple[Tensor, Tensor | None]:
+    """What a binary layer multiplies by, and the scale of its outputs; bases and offsets are summed up first."""
+    found = layer.binary_weight()
+    if found.bases == 1 and found.offset is None:
+        return found.signs, found.scale
+    total = torch.zeros_like(layer.weight)
+    for base in found.each():
+        for numbers, part in ((base.scale, base.signs), (base.offset, torch.ones_like(base.signs))):
+            if numbers is not None:
+                total = total + part * numbers.reshape(-1, *[1] * (total.dim() - 1))
+    return total, None
+
+
 def layer_norm(layer: nn.Module, norm: nn.Module | None, shape: Sequence[int]) -> Interval:
     """The norm of a convolution or linear layer as it computes, with the batch norm after it, for inputs of this shape.
 
@@ -116,7 +129,7 @@ def layer_norm(layer: nn.Module, norm: nn.Module | None, shape: Sequence[int]) -
     assert isinstance(layer, nn.Conv2d | nn.Linear)
     weight, scale = layer.weight.detach(), None
     if isinstance(layer, BinaryLayer):
-        weight, scale, *_ = layer.weight_binarizer(layer.weight)
+        weight, scale = _one_base(layer)
     gain = torch.ones(len(weight), *[1] * (weight.dim() - 2), dtype=torch.float64, device=weight.device)
     gain = gain if scale is None else gain * scale.detach().double()
     if norm is not None:

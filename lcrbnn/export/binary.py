@@ -32,7 +32,8 @@ def binary_linear(draft: Draft, name: str, layer: BinaryLinear, x: Value) -> Val
 def _emit(draft: Draft, name: str, layer: BinaryLayer, x: Value, window: Window, shape: tuple[int, int, int]) -> Value:
     if layer.method.real_weights:
         refuse(name, "its weights are real (32/1, the first of two steps): train the second step, and export that")
-    w = layer.weight_binarizer(layer.weight)
+    w = layer.binary_weight()
+    _two_levels(name, layer, w)
     signs = numbers(w.signs)
     rows = x.arranged(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
     a, spatial = _factors(w.scale, shape, name)
@@ -55,6 +56,17 @@ def _emit(draft: Draft, name: str, layer: BinaryLayer, x: Value, window: Window,
     if binarizer is not None:
         made.step.sign = lambda y: binarizer(y).signs
     return Value(made.step, x.flat)
+
+
+def _two_levels(name: str, layer: BinaryLayer, w: Binary) -> None:
+    """Refuse weights that are not a sign and a scale each."""
+    method = layer.method.name
+    if w.bases != 1:
+        refuse(name, f"{method} has {w.bases} binary bases a weight, and the format has 1")
+    if w.offset is not None:
+        refuse(name, f"{method} has two levels that are not around 0, and the format's are -1 and +1 times a scale")
+    if w.soft:
+        refuse(name, f"{method}: {w.soft}")
 
 
 def after_sums(layer: BinaryLayer) -> Source:
@@ -81,7 +93,8 @@ def _of_activations(name: str, layer: BinaryLayer, spatial: bool) -> tuple[float
     bits = layer.input_binarizer.bits
     if bits != 1:
         refuse(name, f"{layer.method.name} gives its activations {bits} bits, and the format has 1 or real ones")
-    seen: Binary = layer.input_binarizer(_example(layer))
+    example = _example(layer)  # twice: a scale of each sample shows as two
+    seen: Binary = layer.input_binarizer(torch.cat([example, example]))
     for what in (seen.scale, seen.offset):
         if what is not None and what.numel() != 1:
             refuse(
@@ -113,6 +126,8 @@ def _pad_sign(name: str, layer: BinaryLayer, window: Window) -> int:
         return 0
     assert layer.input_binarizer is not None
     value = getattr(layer, "padding_value", 0.0)
+    if layer.input_binarizer.real_border and value != 0:
+        refuse(name, f"a padding_value of {value:g} is no sign among the learned levels of {layer.method.name}")
     found = layer.input_binarizer.padding_sign(value)
     if found not in (-1, 0, 1):
         refuse(

@@ -7,12 +7,23 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from lcrbnn.methods.abcnet import AbcActivation
+from lcrbnn.methods.biper import BiperActivation
 from lcrbnn.methods.bireal import BirealActivation
 from lcrbnn.methods.bnn import BnnActivation
+from lcrbnn.methods.bnnplus import BnnPlusActivation
 from lcrbnn.methods.dorefa import DorefaActivation
+from lcrbnn.methods.dsq import DsqActivation
 from lcrbnn.methods.irnet import IrnetActivation
+from lcrbnn.methods.lns import LnsActivation
+from lcrbnn.methods.proxybnn import ProxyActivation
+from lcrbnn.methods.rad import RadActivation
 from lcrbnn.methods.rbnn import RbnnActivation
 from lcrbnn.methods.reactnet import ReactActivation
+from lcrbnn.methods.recu import RecuActivation
+from lcrbnn.methods.reste import ResteActivation
+from lcrbnn.methods.siman import SimanActivation
+from lcrbnn.methods.slb import SlbActivation
 from lcrbnn.methods.xnor import XnorActivation
 from lcrbnn.methods.xnorpp import XnorPlusActivation
 
@@ -37,6 +48,11 @@ def _shifted(binarizer: object, channels: int) -> Threshold:
     return -numbers(binarizer.shift)  # the sign of x + shift in float32 is that of the exact sum
 
 
+def _base(binarizer: object, channels: int) -> Threshold:
+    assert isinstance(binarizer, AbcActivation)
+    return np.full(channels, -numbers(binarizer.shift - 0.5)[0], np.float32)  # as the sum is formed there
+
+
 def _mean(binarizer: object, channels: int) -> Threshold:
     return "mean"
 
@@ -52,6 +68,17 @@ SIGNS: dict[type, Callable[[object, int], Threshold]] = {
     XnorPlusActivation: _zero,
     BirealActivation: _zero,
     IrnetActivation: _zero,
+    BnnPlusActivation: _zero,
+    ProxyActivation: _zero,
+    DsqActivation: _zero,
+    LnsActivation: _zero,
+    SlbActivation: _zero,
+    RadActivation: _zero,
+    RecuActivation: _zero,  # its deviation is for training, and positive
+    BiperActivation: _zero,
+    SimanActivation: _zero,
+    ResteActivation: _zero,
+    AbcActivation: _base,  # of one base; more are refused
     ReactActivation: _shifted,
     RbnnActivation: _mean,
     DorefaActivation: _half,  # of one bit; more are refused

@@ -1,8 +1,9 @@
-"""The temperature of a surrogate gradient that sharpens over training (IR-Net's error decay estimator, RBNN's)."""
+"""What moves with training: any number (Schedule), and the temperature of a gradient that sharpens (IR-Net, RBNN)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -37,3 +38,19 @@ class Annealing(nn.Module):
         t, k = temperature(progress, self.t_min, self.t_max)
         self.t.fill_(t)
         self.k.fill_(k)
+
+
+class Schedule(nn.Module):
+    """A number that moves with training, a function of progress, in a buffer, where a compiled step sees it."""
+
+    value: Tensor
+
+    def __init__(self, at: Callable[[float], float]) -> None:
+        """Start at progress 0."""
+        super().__init__()
+        self.at = at
+        self.register_buffer("value", torch.tensor(float(at(0.0))))
+
+    def advance(self, progress: float) -> None:
+        """Move to where the number is at this progress."""
+        self.value.fill_(self.at(progress))

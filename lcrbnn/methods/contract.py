@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError, refuse_unknown
-from lcrbnn.methods.annealing import Annealing
+from lcrbnn.methods.annealing import Annealing, Schedule
 
 
 class Binary(NamedTuple):
@@ -20,14 +20,28 @@ class Binary(NamedTuple):
     signs   exactly -1 or +1 (gradient flows through it). With `bases` > 1 a leading axis of that length.
     scale   None means 1. Of activations: a scalar, or one number a sample; with bases, a leading axis of that length.
             Of weights: it broadcasts over the *output* of the layer, (out, 1, 1) for a convolution, so that a layer
-            multiplies signs by signs and scales afterwards.
-    offset  None means 0. Activations only; a scalar.
+            multiplies signs by signs and scales afterwards; with bases, a leading axis of that length.
+    offset  None means 0. Of activations a scalar. Of weights it broadcasts over the output, as their scale.
+    soft    empty, or why `signs` holds other numbers than -1 and +1: a third level, an expectation. It completes the
+            sentence "cannot be exported: ...".
     """
 
     signs: Tensor
     scale: Tensor | None = None
     offset: Tensor | None = None
     bases: int = 1
+    soft: str = ""
+
+    def each(self) -> list[Binary]:
+        """The bases of weights, one Binary each; the offset goes with the first."""
+        if self.bases == 1:
+            return [self]
+        scales = [None] * self.bases if self.scale is None else list(self.scale)
+        offsets = [self.offset, *[None] * (self.bases - 1)]
+        return [
+            Binary(signs, scale, offset, 1, self.soft)
+            for signs, scale, offset in zip(self.signs, scales, offsets, strict=True)
+        ]
 
     def value(self) -> Tensor:
         """The activations meant, as one real tensor (for weights see `scale`)."""
@@ -46,14 +60,19 @@ class Binarizer(nn.Module):
     def advance(self, progress: float) -> None:
         """Hear how far training is, in [0, 1]. A pure function of progress: telling it twice changes nothing."""
         for child in self.children():
-            if isinstance(child, Annealing):
+            if isinstance(child, Annealing | Schedule):
                 child.advance(progress)
 
 
 class WeightBinarizer(Binarizer):
-    """Binarises the latent weight of one layer, shape (out, in, kh, kw) or (out, in)."""
+    """Binarises the latent weight of one layer, shape (out, in, kh, kw) or (out, in).
+
+    In training mode weights may be soft, or real for a while. In evaluation mode they are what would be shipped.
+    """
 
     needs_fit: bool = False  # whether `fit` must be called before the first forward pass
+    observes: bool = False  # whether `observe` wants to see inputs
+    bits: int = 1  # that one weight takes when it is stored: a base each, two for three levels
 
     def __init__(self, weight: Tensor) -> None:
         """Size parameters and buffers from the layer's latent weight; keep no reference to it."""
@@ -75,16 +94,43 @@ class WeightBinarizer(Binarizer):
     def fit(self, output: tuple[int, ...]) -> None:
         """Hear the spatial size of the layer's output, once, before the first forward pass."""
 
+    def penalty(self, weight: Tensor) -> Tensor | None:
+        """What the method adds to the loss for this weight, a number with gradient."""
+        return None
+
+    def observe(self, x: Tensor, groups: int) -> None:
+        """See the layer's input in training, where `observes`; what is remembered lies in buffers."""
+
 
 class ActivationBinarizer(Binarizer):
     """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""
 
-    bits: int = 1
+    bits: int = 1  # how many signs an activation has
     channel_axis: int = 1  # where the channels of the input are; a linear layer sets -1
+    real_border: bool = False  # whether padding is a real number beside learned levels, and no sign among signs
 
     def __init__(self, channels: int) -> None:
         """Size parameters from the number of input channels."""
         super().__init__()
+        self._noted: Tensor | None = None
+
+    def note(self, penalty: Tensor) -> None:
+        """Keep what the method adds to the loss for this batch, from inside `forward`, for `penalty` to hand over."""
+        if self.training and torch.is_grad_enabled():
+            self._noted = penalty
+
+    def penalty(self) -> Tensor | None:
+        """Hand over what the latest forward pass noted, and forget it."""
+        noted, self._noted = self._noted, None
+        return noted
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is noted: a copy of a network is no part of its graph."""
+        return {**self.__dict__, "_noted": None}
+
+    def per_channel(self, x: Tensor) -> Tensor:
+        """Shape one number a channel, (channels,), so that it broadcasts over the input."""
+        return x.reshape(-1, 1, 1) if self.channel_axis == 1 else x
 
     def padding_sign(self, value: float) -> float:
         """The number that stands for the real padding value among the signs."""
@@ -187,3 +233,10 @@ def standardize_filters(weight: Tensor) -> Tensor:
     # Over all axes but the first, not over a flattened weight: that would copy one stored channels last.
     spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
     return (weight - mean) / spread.clamp_min(1e-5)
+
+
+def sample_deviation(x: Tensor) -> Tensor:
+    """The (n-1) standard deviation of each sample of a batch, inside the graph, shaped to broadcast over it."""
+    flat = x.flatten(1)
+    spread = flat.std(1).clamp_min(1e-5) if flat.shape[1] > 1 else torch.ones_like(flat[:, 0])
+    return spread.reshape(-1, *[1] * (x.dim() - 1))

@@ -20,8 +20,7 @@ class ReactActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs of the shifted input."""
-        shift = self.shift.reshape(-1, 1, 1) if self.channel_axis == 1 else self.shift
-        return Binary(ops.surrogate_sign(x + shift, ops.triangle))
+        return Binary(ops.surrogate_sign(x + self.per_channel(self.shift), ops.triangle))
 
 
 class ReactWeight(BirealWeight):

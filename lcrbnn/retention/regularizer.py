@@ -205,19 +205,27 @@ REFERENCES = {"latent": Retention._latent, "weights": Retention._weights, "teach
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone."""
+    """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone.
+
+    So do binary layers with what they remember of their inputs and weights.
+    """
     norms = [
         m
         for m in model.modules()
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
     ]
+    layers = [layer for _, layer in binary_layers(model)]
     for norm in norms:
         norm.track_running_stats = False
+    for layer in layers:
+        layer.observing = False
     try:
         yield
     finally:
         for norm in norms:
             norm.track_running_stats = True
+        for layer in layers:
+            layer.observing = True
 
 
 def _spans(model: nn.Module, form: Form, blocks: Sequence[str] | None, layers: Sequence[str] | None) -> list[Span]:

@@ -16,6 +16,7 @@ from lcrbnn.methods import METHODS, Method
 from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.models import Network, network
 from lcrbnn.models.blocks import RPReLU
+from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
@@ -87,6 +88,8 @@ def build_network(spec: Spec) -> Network:
     if row.classes == 0:
         raise InputError(f"the number of classes of {row.name} is not known yet: say classes")
     method = _method(spec)
+    if spec.regularizer != "none" and method is None:
+        raise InputError("a full-precision network has no binary layers for a regularizer")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(spec.seed, "start"))
         model = network(
@@ -96,6 +99,9 @@ def build_network(spec: Spec) -> Network:
             in_channels=row.channels,
             image=row.image,
         )
+        attach = REGULARIZERS[spec.regularizer].attach
+        if attach is not None:
+            attach(model)
     if spec.norm_start != 1.0:
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):

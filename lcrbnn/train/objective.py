@@ -1,4 +1,4 @@
-"""What a step minimises: cross-entropy, a teacher's opinion, and lambda/2 L_Lip."""
+"""What a step minimises: cross-entropy, a teacher's opinion, what a method or regulariser adds, and lambda/2 L_Lip."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lcrbnn.layers import extra_loss
+from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.train.build import Parts
 from lcrbnn.train.spec import Spec
 
@@ -30,6 +32,9 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
     with arithmetic(spec, images.device):
         logits = parts.model(images)
         loss = task_loss(spec, parts, images, labels, logits)
+        added = REGULARIZERS[spec.regularizer].loss
+        if added is not None:
+            loss = loss + spec.strength * added(parts.model)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
     lip = None if parts.retention is None else parts.retention.lip
@@ -41,17 +46,19 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
 
 
 def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, mixed with the divergence from the teacher's softened answers."""
+    """Cross-entropy with the labels, mixed with the divergence from the teacher's answers; plus what methods add."""
     logits = full(logits)
     told = F.cross_entropy(logits, labels, label_smoothing=spec.label_smoothing)
+    extra = extra_loss(parts.model)
+    added = 0.0 if extra is None else full(extra)
     if spec.distill == 0:
-        return told
+        return told + added
     assert parts.teacher is not None
     with torch.no_grad():
         wanted = full(parts.teacher(images))
     t = spec.temperature
     apart = F.kl_div(F.log_softmax(logits / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean")
-    return (1 - spec.distill) * told + spec.distill * t * t * apart
+    return (1 - spec.distill) * told + spec.distill * t * t * apart + added
 
 
 def full(x: Tensor) -> Tensor:

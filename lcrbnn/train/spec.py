@@ -32,6 +32,12 @@ STARTS = {
     "all": "every weight",
     "real": "all but the latent weights of binary layers, as ReActNet-A's released code, where their names differ",
 }
+REGULARIZERS = {
+    "none": "nothing",
+    "spectral": "spectral normalisation of latent weights, before the sign",
+    "spectral-signs": "of binary weights, after it",
+    "defensive": "defensive quantisation's orthogonal rows",
+}
 PACES = {"epoch": "constant inside an epoch, as in the published codes", "step": "a little at each step"}
 DECAYS = {
     "all": "every parameter, as IR-Net, RBNN and LCR",
@@ -94,6 +100,8 @@ class Spec:
     form: str = _text("default", "form of the retention loss: default, paper, official")
     form_options: tuple[str, ...] = _list("changes of the form, such as matrix=batch beta=1")
     ramp: float = _real(0.0, "epochs over which lambda rises from 0 in a straight line")
+    regularizer: str = _text("none", "another regulariser beside retention, or in its place", REGULARIZERS)
+    strength: float = _real(1e-4, "of that regulariser's loss, where it has one")
     teacher: str = _text("", "folder of a finished run whose network teaches this one")
     distill: float = _real(0.0, "share of the loss that compares outputs with the teacher's", high=1.0)
     temperature: float = _real(1.0, "softening of both outputs in that comparison", low=1e-3)

@@ -10,20 +10,36 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.export import Input
+from lcrbnn.export.refusal import refusal
 from lcrbnn.layers import binary_layers
 from lcrbnn.methods import METHODS, Method, method
+from lcrbnn.methods.abcnet import AbcActivation
+from lcrbnn.methods.bnnplus import BnnPlusWeight
+from lcrbnn.methods.dsq import SoftSign
+from lcrbnn.methods.ienet import IenetWeight
+from lcrbnn.methods.lns import LnsWeight
+from lcrbnn.methods.proxybnn import ProxyWeight
 from lcrbnn.methods.rbnn import RbnnWeight
 from lcrbnn.methods.reactnet import ReactActivation
+from lcrbnn.methods.recu import RecuWeight
+from lcrbnn.methods.siman import SimanWeight
 from lcrbnn.methods.xnorpp import XnorPlusWeight
 from lcrbnn.models import Network, mobile, network, table, vgg
 from lcrbnn.models.blocks import RPReLU
 from lcrbnn.models.resnet import ResNetPlan, build_resnet
 
-# Every method with one bit for activations, and with real ones, where it has them.
+# Every method with one bit for activations, and with real ones, where it has them and can be exported.
 CHOICES: list[Method] = [
-    method(name, f"1/{b}") for name, row in METHODS.items() for b in row.activation_bits if b in (1, 32)
+    chosen
+    for name, row in METHODS.items()
+    for chosen in (method(name, f"1/{b}") for b in row.activation_bits if b in (1, 32))
+    if not refusal(chosen)
 ]
 IDS = [f"{m.name}-{m.chosen_bits}" for m in CHOICES]
+# Those that bring something to a file that no other does (a scale, a threshold, a border of their own) are tried with
+# everything. The others differ in how they come to their signs, and are tried with a part of it.
+FIRST = ("bnn", "xnor", "bwn", "xnor++", "dorefa", "bireal", "irnet", "rbnn", "reactnet", "abc-net")
+TELLING: list[Method] = [m for m in CHOICES if m.name in FIRST]
 
 
 @torch.no_grad()
@@ -48,6 +64,15 @@ def stirred(net: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
             module.back.normal_(0, 0.3)
         if isinstance(module, nn.PReLU):
             module.weight.uniform_(-0.2, 0.6)
+        if isinstance(module, AbcActivation | SoftSign):
+            for parameter in module.parameters():
+                parameter.mul_(torch.empty(parameter.shape).uniform_(0.8, 1.2))
+        if isinstance(module, BnnPlusWeight | RecuWeight | SimanWeight | IenetWeight):
+            module.alpha.uniform_(0.05, 0.2)
+        if isinstance(module, ProxyWeight):
+            module.basis.add_(0.1 * torch.randn(module.basis.shape))
+        if isinstance(module, LnsWeight):
+            module.leave.normal_(0, 0.2)
     for _, layer in binary_layers(net):
         layer.weight_binarizer.project(layer.weight)
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
@@ -55,7 +80,10 @@ def stirred(net: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
         norm.momentum = None
         norm.weight.uniform_(0.5, 1.5).mul_(torch.where(torch.rand(norm.num_features) < 0.1, -1, 1))
         norm.bias.normal_(0, 0.3)
-    net.train()(images)
+    net.train()
+    for _, layer in binary_layers(net):
+        layer.weight_binarizer.eval()  # statistics of what is exported, not of a softer start
+    net(images)
     for norm in norms:
         assert norm.running_mean is not None
         assert norm.running_var is not None

@@ -18,7 +18,7 @@ from lcrbnn.models import MODELS
 from lcrbnn.runs.record import read_record
 from lcrbnn.train.run import train
 from lcrbnn.train.spec import Spec
-from tests.export.nets import CHOICES, input_of, stirred
+from tests.export.nets import CHOICES, FIRST, input_of, stirred
 from tools import exactness
 
 FOLDER = Path(__file__).parents[2] / "results/engine/exactness"
@@ -113,12 +113,18 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
 # --- the records ------------------------------------------------------------------------------------------------------
 
 
+# The records of slow networks have the methods of their day; all are in a quick one.
+QUICK = ("resnet8-double",)
+
+
 def test_a_record_of_a_network_has_every_method() -> None:
     networks = [path for path in RECORDS if not path.stem.startswith("runs")]
     assert networks
+    first = {pair for pair in PAIRS if pair.split()[0] in FIRST and "abc-net" not in pair}
     for path in networks:
         assert path.stem in MODELS
-        assert set(rows_of(path)) == PAIRS, path.stem
+        assert set(rows_of(path)) <= PAIRS, path.stem
+        assert set(rows_of(path)) >= (PAIRS if path.stem in QUICK else first), path.stem
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=[path.stem for path in RECORDS])

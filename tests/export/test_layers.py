@@ -13,6 +13,7 @@ from lcrbnn.engine.reference import run
 from lcrbnn.export import SIGNS, Input, export_model
 from lcrbnn.export.draft import Draft
 from lcrbnn.export.fold import fold
+from lcrbnn.export.refusal import refusal
 from lcrbnn.export.rules import follow
 from lcrbnn.export.signs import HALF
 from lcrbnn.export.watch import last
@@ -20,7 +21,7 @@ from lcrbnn.methods import METHODS, ActivationBinarizer, Binary
 from lcrbnn.methods.dorefa import DorefaActivation
 from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.models.blocks import PadChannels, RPReLU, Subsample
-from tests.export.nets import CHOICES, IDS, input_of, stirred
+from tests.export.nets import CHOICES, FIRST, IDS, input_of, stirred
 from tests.export.test_networks import check_layers
 
 END = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -58,8 +59,10 @@ CHAINS = {
 @pytest.mark.parametrize("chosen", CHOICES, ids=IDS)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_chain_of_layers_is_what_pytorch_computes(chain: str, chosen: lcrbnn.methods.Method) -> None:
-    if chain == "border of +1" and chosen.chosen_bits == 32:
+    if chain == "border of +1" and (chosen.chosen_bits == 32 or chosen.name in ("abc-net", "dsq")):
         return  # refused: see below
+    if chosen.name not in FIRST and chain not in ("groups, bias, stride", "flattened map"):
+        return
     net = nn.Sequential(*CHAINS[chain](chosen))
     images = torch.randn(5, 4, 8, 8)
     lcrbnn.fit(net, images)
@@ -120,6 +123,12 @@ REFUSED = [
     (lambda: [OwnReLU()], "layer '0' cannot be exported: nothing says how a OwnReLU is written"),
     (lambda: [nn.Sequential(nn.ReLU(), nn.Tanh())], "layer '0.1' cannot be exported: nothing says how a Tanh"),
     (lambda: [conv(lcrbnn.method("dorefa", "1/2"))], "'0' cannot be exported: dorefa gives its activations 2 bits"),
+    (lambda: [conv(lcrbnn.method("abc-net", weight_bases=3))], "'0' cannot be exported: abc-net has 3 binary bases"),
+    (lambda: [conv(lcrbnn.method("abc-net", activation_bases=2))], "abc-net gives its activations 2 bits"),
+    (lambda: [conv("adabin")], "'0' cannot be exported: adabin has two levels that are not around 0"),
+    (lambda: [conv("sq-twn")], "'0' cannot be exported: sq-twn: its weights have three levels"),
+    (lambda: [conv(lcrbnn.method("horq", "1/1"))], r"horq scales activations by a tensor of shape \(2, 1, 1, 1\)"),
+    (lambda: [conv("dsq", padding=1, padding_value=1)], "a padding_value of 1 is no sign among the learned levels of"),
     (lambda: [conv("dorefa", padding=1, padding_value=-1)], "a padding_value of -1 is -3 among the signs of dorefa"),
     (lambda: [conv(lcrbnn.method("irnet", "1/32"), padding=1, padding_value=1)], "its real input is padded with 1"),
     (lambda: [conv(padding=1, padding_mode="reflect")], "its padding is of the mode 'reflect'"),
@@ -173,7 +182,19 @@ def test_a_batch_norm_stays_apart_where_something_else_reads_its_layer() -> None
     assert [step.op for step in fold(draft.steps)] == ["conv"]
 
 
-def test_every_method_has_a_row_for_its_signs() -> None:
+def test_every_method_is_exported_or_refused_by_its_name_and_with_a_reason() -> None:
+    reasons = {
+        (name, bits): refusal(row.configure(f"1/{bits}"))
+        for name, row in METHODS.items()
+        for bits in row.activation_bits
+    }
+    refused = {pair for pair, reason in reasons.items() if reason}
+    few_bits = {(n, b) for n, b in reasons if 1 < b < 32} | {("ie-net", 1), ("horq", 1)}
+    assert refused == few_bits | {("adabin", 1), ("adabin", 32), ("sq-twn", 32)}
+    assert all(reason.startswith(name) for (name, _), reason in reasons.items() if reason)
+
+
+def test_a_binarizer_whose_signs_no_row_knows_belongs_to_a_refused_method() -> None:
     for name, row in METHODS.items():
-        made = row.activation(4)
-        assert type(made) in SIGNS, name
+        unknown = type(row.activation(4)) not in SIGNS
+        assert not unknown or all(refusal(row.configure(f"1/{b}")) for b in row.activation_bits if b < 32), name

@@ -17,11 +17,10 @@ from lcrbnn.export.fold import fold, round_once
 from lcrbnn.export.rules import follow
 from lcrbnn.export.watch import last, watched
 from lcrbnn.layers import fit
-from lcrbnn.methods import METHODS
-from tests.export.nets import input_of, stirred
+from tests.export.nets import CHOICES, input_of, stirred
 
 WIDTH = 256
-SIGNED = [name for name, row in METHODS.items() if 1 in row.activation_bits and name != "rbnn"]
+SIGNED = [m.name for m in CHOICES if m.chosen_bits == 1 and m.name != "rbnn"]
 
 
 def on_the_edge(method: str, pool: bool, **options: object) -> nn.Sequential:
@@ -47,6 +46,8 @@ def on_the_edge(method: str, pool: bool, **options: object) -> nn.Sequential:
         norm.bias.copy_(-norm(scaled).reshape(-1))
         if method == "reactnet":
             norm.bias.sub_(net[-3].input_binarizer.shift)
+        if method == "abc-net":
+            norm.bias.sub_(net[-3].input_binarizer.shift - 0.5)
         if method == "dorefa":
             norm.bias.add_(0.5)
     return net.eval()

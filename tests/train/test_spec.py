@@ -41,6 +41,8 @@ CHANGES: dict[str, Any] = {
     "form": "paper",
     "form_options": ("beta=1",),
     "ramp": 2.0,
+    "regularizer": "defensive",
+    "strength": 1e-3,
     "teacher": "runs/other",
     "distill": 0.5,
     "temperature": 4.0,

@@ -1,0 +1,79 @@
+"""IE-Net: two shifted signs of each activation through one binary weight (Ding et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn import ops
+from lcrbnn.methods.annealing import Annealing
+from lcrbnn.methods.contract import (
+    ActivationBinarizer,
+    Binary,
+    WeightBinarizer,
+    mean_magnitude,
+    per_output,
+    sample_deviation,
+    standardize_filters,
+)
+
+SHIFT = 0.5  # where the two shifts start, one each way
+
+
+def iee_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
+    """The information-enhanced estimator: k max(0, sqrt(3) t - 1.5 t^2 |x|)."""
+    assert t is not None
+    assert k is not None
+    return k * (math.sqrt(3) * t - 1.5 * t * t * x.abs()).clamp_min(0)
+
+
+class IenetWeight(WeightBinarizer):
+    """alpha sign(w'), w' the standardised filter, alpha learned a filter from the mean |w| of the fresh weight.
+
+    Standardising and alpha are RBNN's, whose trainer its code extends; the ends of the temperature's schedule too.
+    """
+
+    def __init__(self, weight: Tensor, *, t_min: float = 1e-2, t_max: float = 1e1) -> None:
+        """Take the ends of the temperature's schedule."""
+        super().__init__(weight)
+        self.annealing = Annealing(t_min, t_max)
+        self.alpha = nn.Parameter(mean_magnitude(weight.detach()).clone())
+
+    def latent(self, weight: Tensor) -> Tensor:
+        """The standardised weight."""
+        return standardize_filters(weight)
+
+    def forward(self, weight: Tensor) -> Binary:
+        """Signs and the learned scale."""
+        signs = ops.surrogate_sign(self.latent(weight), iee_slope, self.annealing.t, self.annealing.k)
+        return Binary(signs, per_output(self.alpha, weight))
+
+
+class IenetActivation(ActivationBinarizer):
+    """sign(x + b) + sign(x - c), b and c learned a channel; slope with k = 1 and t >= 1.
+
+    In training both are taken over the deviation of their sample, which sets the width of the slope and no sign. b and
+    c start at 1/2 each, a choice: equal branches would stay equal. Twice the bit operations; two signs an activation
+    cannot be exported as one.
+    """
+
+    bits = 2
+    real_border = True
+
+    def __init__(self, channels: int, *, t_min: float = 1e-2, t_max: float = 1e1) -> None:
+        """Take the ends of the temperature's schedule."""
+        super().__init__(channels)
+        self.annealing = Annealing(t_min, t_max)
+        self.up = nn.Parameter(torch.full((channels,), SHIFT))
+        self.down = nn.Parameter(torch.full((channels,), SHIFT))
+
+    def forward(self, x: Tensor) -> Binary:
+        """One base a branch."""
+        t = self.annealing.t.clamp_min(1)
+        k = torch.ones_like(t)
+        shifted = [x + self.per_channel(self.up), x - self.per_channel(self.down)]
+        if self.training:
+            shifted = [y / sample_deviation(x) for y in shifted]
+        return Binary(torch.stack([ops.surrogate_sign(y, iee_slope, t, k) for y in shifted]), bases=2)

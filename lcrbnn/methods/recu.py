@@ -1,0 +1,63 @@
+"""ReCU: weights in the tails are brought back to where their sign can still change (Xu et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn import ops
+from lcrbnn.methods.annealing import Schedule
+from lcrbnn.methods.contract import (
+    ActivationBinarizer,
+    Binary,
+    WeightBinarizer,
+    per_output,
+    sample_deviation,
+    standardize_filters,
+)
+
+FIRST, LAST = 0.85, 0.99  # tau at the start and at the end
+
+
+def tau(progress: float) -> float:
+    """From 0.85 to 0.99, by the same factor each epoch."""
+    return FIRST * (LAST / FIRST) ** progress
+
+
+class RecuWeight(WeightBinarizer):
+    """alpha sign(w'), w' the standardised filter of variance 8, clamped to +-Q; alpha learned a filter from U(0, 1).
+
+    Q = -E|w'| ln(2 - 2 tau) is the quantile tau of a Laplace distribution, without gradient. The gradient of the sign
+    is the identity, then 0 where the clamp cut, then that of the standardisation.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        """Draw alpha."""
+        super().__init__(weight)
+        self.alpha = nn.Parameter(torch.rand(weight.shape[0]))
+        self.tau = Schedule(tau)
+
+    def latent(self, weight: Tensor) -> Tensor:
+        """The standardised and clamped weight."""
+        wide = standardize_filters(weight) * math.sqrt(8)
+        axes = tuple(range(1, weight.dim()))
+        bound = wide.detach().abs().mean(axes, keepdim=True) * -torch.log(2 - 2 * self.tau.value)
+        return torch.minimum(torch.maximum(wide, -bound), bound)
+
+    def forward(self, weight: Tensor) -> Binary:
+        """Signs and the learned scale."""
+        return Binary(ops.surrogate_sign(self.latent(weight), ops.straight), per_output(self.alpha, weight))
+
+
+class RecuActivation(ActivationBinarizer):
+    """sign(x), slope 2 - 2|x'| where |x'| < 1, x' = x over the deviation of its sample: in training only.
+
+    The deviation leaves the sign as it is and sets the width of the slope; it is part of the graph.
+    """
+
+    def forward(self, x: Tensor) -> Binary:
+        """Signs without a scale."""
+        even = x / sample_deviation(x) if self.training else x
+        return Binary(ops.surrogate_sign(even, ops.triangle))

@@ -1,0 +1,47 @@
+"""SLB: searching for low-bit weights, an expectation that hardens (Yang et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lcrbnn import ops
+from lcrbnn.errors import number
+from lcrbnn.methods.annealing import Schedule
+from lcrbnn.methods.bnn import BnnActivation
+from lcrbnn.methods.contract import Binary, WeightBinarizer
+
+BEGIN, END = 0.4, 0.9  # of training: when the softmax hardens
+GROWTH = 1.03**250  # how much it hardens in all: 1.03 an epoch over half of the published 500
+
+
+def hardness(progress: float, growth: float) -> float:
+    """The inverse temperature: 1, then growing by the same factor each epoch between BEGIN and END."""
+    return growth ** ((min(max(progress, BEGIN), END) - BEGIN) / (END - BEGIN))
+
+
+class SlbWeight(WeightBinarizer):
+    """In training the mean of a softmax over {-1, +1}, in evaluation its more likely level.
+
+    A softmax over two levels has one free number, the latent weight here: the mean is tanh(t w). t is the inverse
+    temperature; published is times 1.03 an epoch from 0.4 E to 0.9 E with E = 500, and a shorter run takes the same
+    total factor (`growth`) in fewer steps, or its softmax would never harden. The paper's batch norm for the hardened
+    weights is left out: in the last tenth t stands still and the running statistics are those of the hard weights.
+    """
+
+    def __init__(self, weight: Tensor, *, growth: float = GROWTH) -> None:
+        """Start at t = 1."""
+        super().__init__(weight)
+        number(growth, "the growth of slb", low=1)
+        self.hardness = Schedule(lambda progress: hardness(progress, growth))
+
+    def forward(self, weight: Tensor) -> Binary:
+        """Expectations in training, signs otherwise."""
+        mean = torch.tanh(self.hardness.value * weight)
+        if self.training:
+            return Binary(mean, soft="in training its weights are expectations, between -1 and 1")
+        return Binary(ops.dressed_sign(weight, mean))
+
+
+class SlbActivation(BnnActivation):
+    """As BNN: sign(x), slope 1 where |x| <= 1. The paper's ImageNet network has PACT's real activations before it."""

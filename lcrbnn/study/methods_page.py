@@ -1,0 +1,65 @@
+"""The page about METHODS: the picture, then what each row says of itself, all of it from the table and its classes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from lcrbnn.methods import METHODS, Method
+
+HEAD = """# Binarisation methods
+
+Made from `METHODS` by `lcrbnn methods --page docs/methods.md --curves docs/methods.svg`: a new row appears here.
+Each entry is what the two classes of the row say of themselves: formula, gradient, what the published code does
+otherwise, and what was chosen where a paper or its code is silent. *Exported*: whether a layer can be written as 1 bit
+(`lcrbnn export`), and if not, why; the exporter itself was asked.
+
+![forward and gradient of every method](methods.svg)
+
+Value in blue, slope (what backward takes for the derivative) in orange, at three moments of training, in evaluation
+mode. Learned numbers are drawn at 0.5. Beside retention there are other regularisers: `lcrbnn/regularizers/`.
+"""
+
+
+def methods_page(refusal: Callable[[Method], str]) -> str:
+    """The page as Markdown; `refusal` says why a method cannot be exported, or nothing."""
+    return "\n".join([HEAD, _overview(refusal), *(_entry(row, refusal) for row in METHODS.values())])
+
+
+def _overview(refusal: Callable[[Method], str]) -> str:
+    lines = ["| method | source | in short | bits | exported |", "|---|---|---|---|---|"]
+    for row in METHODS.values():
+        good = [b for b in row.activation_bits if not refusal(row.configure(f"1/{b}"))]
+        bits = ", ".join(f"1/{b}" for b in row.activation_bits)
+        shipped = ", ".join(f"1/{b}" for b in good) or "no"
+        summary = row.summary.replace("|", "\\|")
+        lines.append(f"| [{row.name}](#{_anchor(row.name)}) | {row.paper} | {summary} | {bits} | {shipped} |")
+    return "\n".join([*lines, ""])
+
+
+def _entry(row: Method, refusal: Callable[[Method], str]) -> str:
+    lines = [f"## {row.name}", "", f"{row.paper}: {row.summary}.", ""]
+    if names := row.option_names():
+        lines += [f"Options: {', '.join(f'`{name}`' for name in names)}.", ""]
+    lines += [f"**Weights.** {_said(row.weight)}", ""]
+    if row.activation_bits != (32,):
+        lines += [f"**Activations.** {_said(row.activation)}", ""]
+    if row.alike:
+        lines += [f"**Alike.** {row.alike[:1].upper()}{row.alike[1:]}.", ""]
+    reasons: dict[str, list[int]] = {}
+    for bits in row.activation_bits:
+        if reason := refusal(row.configure(f"1/{bits}")):
+            reasons.setdefault(reason, []).append(bits)
+    for reason, refused in reasons.items():
+        lines += [f"**Not exported** ({', '.join(f'1/{b}' for b in refused)}): {reason}.", ""]
+    return "\n".join(lines)
+
+
+def _said(part: Callable[..., Any]) -> str:
+    """The docstring of a class as one paragraph."""
+    return " ".join((inspect.getdoc(part) or "").split()).replace("|", "\\|").replace("*", "\\*")
+
+
+def _anchor(name: str) -> str:
+    return "".join(c for c in name if c.isalnum() or c == "-")
