@@ -139,7 +139,7 @@ def test_the_comparison_counts_what_a_step_keeps(monkeypatch: pytest.MonkeyPatch
     kept = {name: bench.Trainer(*how).kept_bytes() for name, how in bench.VARIANTS.items()}
     assert kept["none"] > 0
     assert kept["spectral, before the sign"] >= kept["none"]
-    assert bench.times({"none": bench.Trainer("none", False)}, 1)["none"] > 0
+    assert min(bench.times({"none": bench.Trainer("none", False)}, 1)["none"]) > 0
 
 
 def test_the_record_has_every_variant_and_shows_what_is_undone() -> None:
@@ -149,5 +149,5 @@ def test_the_record_has_every_variant_and_shows_what_is_undone() -> None:
         assert row["ratio"] > 0
         assert row["kept_bytes"] > 0
         assert all(50 < score <= 100 for score in row["accuracy"])
-    assert figures["spectral, before the sign"]["logits_move"] < 1e-4
-    assert figures["spectral, after the sign"]["logits_move"] < 1e-4
+    assert figures["spectral, before the sign"]["layers_move"] < 1e-4
+    assert figures["spectral, after the sign"]["layers_move"] < 1e-4
