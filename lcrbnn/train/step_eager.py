@@ -34,6 +34,7 @@ class EagerStep:
         """Keep the parts; nothing is computed."""
         self.spec, self.parts, self.train = spec, parts, train
         self.steps = train.steps(spec.batch, spec.drop_last)
+        train.augmentation(spec.augment)  # refused before anything is written
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
         self.captured = False
         self._batches: Iterator[Batch] = iter(())

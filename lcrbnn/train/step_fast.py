@@ -18,7 +18,7 @@ from torch._inductor.exc import InductorError
 
 from lcrbnn.errors import Failed
 from lcrbnn.layers import project
-from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
+from lcrbnn.train.augment import draw, normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
@@ -45,11 +45,10 @@ class FastStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
         self.captured = self.stream is not None
-        self.augment = train.usual if spec.augment == "usual" else spec.augment
+        self.augment = train.augmentation(spec.augment)
         count, device = len(train), self.device
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
-        kinds = (torch.int64, torch.int64, torch.bool)
-        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in kinds))
+        self._draws = draw(0, 0, count, self.augment.numbers).to(device)  # filled anew each epoch
         self._rates, self._weights = torch.zeros(2, self.steps, device=device)
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
         self._bad = torch.full((1,), NEVER, dtype=torch.int64, device=device)
@@ -82,7 +81,7 @@ class FastStep:
             self.stream.wait_stream(torch.cuda.current_stream())
         with self._on_stream():
             self._order.copy_(self.train.order(spec.seed, epoch))
-            for table, drawn in zip(self._draws, draw(spec.seed, epoch, n), strict=True):
+            for table, drawn in zip(self._draws, draw(spec.seed, epoch, n, self.augment.numbers), strict=True):
                 table.copy_(drawn)
             places = [(epoch, step, self.steps) for step in range(self.steps)]
             self._rates.copy_(torch.tensor([learning_rate(spec, *at) for at in places]))
@@ -119,9 +118,7 @@ class FastStep:
             return None
         with self._on_stream(), _undone(self._buffers()):
             self._order[: len(self._lanes)] = self._lanes
-            self._draws.down.fill_(PAD)
-            self._draws.right.fill_(PAD)
-            self._draws.mirrored.fill_(False)
+            self._draws.still()
             self._count.zero_()
             gradients = []
             for weight in (0.0, much := MUCH * max(self._full, 1e-6)):
@@ -164,7 +161,7 @@ class FastStep:
     def _objective(self, count: Tensor) -> tuple[Tensor, Tensor]:
         places = count * self.spec.batch + self._lanes
         rows = self._order[places]
-        images = AUGMENT[self.augment](self.train.images[rows], Draws(*(d[places] for d in self._draws)))
+        images = self.augment.apply(self.train.images[rows], self._draws.at(places))
         images = normalize(images, self.train.scale, self.train.shift)
         if self.captured:
             images = images.contiguous(memory_format=torch.channels_last)
