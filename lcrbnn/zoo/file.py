@@ -20,7 +20,7 @@ from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.train.build import build_network
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import module_arrays, restore_module
-from lcrbnn.zoo.kept import keep
+from lcrbnn.zoo.kept import SIZE, keep
 
 PREFIX = "model"
 LARGEST, SMALLEST = 65504.0, 2.0**-14  # of float16; below the latter it holds fewer digits
@@ -69,12 +69,10 @@ def read_small(path: Path) -> Small:
     spec = Spec.of(facts["spec"])
     net = build_network(spec)
     keep(net)
-    own = module_arrays(net, PREFIX)
-    found = {name: np.zeros_like(array) for name, array in own.items() if array.dtype.kind != "f"}
+    found = {name: np.zeros_like(a) for name, a in module_arrays(net, PREFIX).items() if a.dtype.kind != "f"}
     try:
-        found |= _signs(arrays["bits"], facts["tensors"]["bits"], own) | _numbers(
-            arrays["halves"], facts["tensors"]["halves"]
-        )
+        names = facts["tensors"]
+        found |= _signs(arrays["bits"], names["bits"]) | _numbers(arrays["halves"], names["halves"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} does not describe its own tensors: {error}") from None
     restore_module(net, PREFIX, found, str(path))
@@ -90,14 +88,13 @@ def halved(array: np.ndarray) -> tuple[np.ndarray, int]:
     return np.ldexp(array, -exponent).astype(np.float16), exponent
 
 
-def _signs(bits: np.ndarray, names: dict[str, list[int]], own: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights of binary layers, as large as keep has made those of the fresh network."""
-    rows = {name: shape[0] * -(-math.prod(shape[1:]) // 8) for name, shape in names.items()}
+def _signs(bits: np.ndarray, names: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """The weights of binary layers, as keep makes them."""
+    parts = _cut(bits, [shape[0] * -(-math.prod(shape[1:]) // 8) for shape in names.values()])
     found = {}
-    for name, part in zip(names, _cut(bits, list(rows.values())), strict=True):
-        shape, size = names[name], np.abs(own[f"{PREFIX}/{name}"]).max(initial=0.0)
-        signs = unpack(part.reshape(shape[0], -1), math.prod(shape[1:])) * size
-        found[f"{PREFIX}/{name}"] = signs.reshape(shape).astype(np.float32)
+    for (name, shape), part in zip(names.items(), parts, strict=True):
+        signs = unpack(part.reshape(shape[0], -1), math.prod(shape[1:])).reshape(shape)
+        found[f"{PREFIX}/{name}"] = signs * np.float32(SIZE)
     return found
 
 
@@ -112,7 +109,7 @@ def _numbers(halves: np.ndarray, names: dict[str, list[int]]) -> dict[str, np.nd
 def _cut(whole: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     if sum(sizes) != len(whole):
         raise ValueError(f"they take {sum(sizes)} places, and there are {len(whole)}")
-    return np.split(whole, np.cumsum(sizes)[:-1])
+    return np.split(whole, np.cumsum(sizes))[:-1]
 
 
 def _joined(parts: list[np.ndarray], kind: type) -> np.ndarray:

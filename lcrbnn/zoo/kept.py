@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +9,8 @@ from lcrbnn import ops
 from lcrbnn.layers import binary_layers
 from lcrbnn.methods import Binary
 from lcrbnn.methods.contract import WeightBinarizer
+
+SIZE = 0.01  # with a learning rate of 0.05, forty steps on digits turn some 5 % of the signs over
 
 
 class KeptWeight(WeightBinarizer):
@@ -32,9 +32,9 @@ class KeptWeight(WeightBinarizer):
 def keep(net: nn.Module) -> None:
     """Put the signs of each binary layer in place of its latent weight, which then needs nothing else of the method.
 
-    They are as large as a fresh weight, sqrt(2 / fan in): how far a sign is from turning over when it is trained on.
+    All are as large as SIZE: how far a sign is from turning over if the network is trained on.
     """
     for _, layer in binary_layers(net):
         w = layer.weight_binarizer(layer.weight)
-        layer.weight.copy_(w.signs * math.sqrt(2 / layer.weight[0].numel()))
+        layer.weight.copy_(w.signs * SIZE)
         layer.weight_binarizer = KeptWeight(layer.weight, w.scale)
