@@ -28,7 +28,7 @@ def mix(images: Tensor, numbers: Tensor) -> Tensor:
     weights = -torch.log1p(-rest[..., 0])  # exponential, so that they are uniform once they sum to 1
     weights = weights / weights.sum(1, keepdim=True).clamp_min(1e-12)
     depths = 1 + (rest[..., 1] * LONGEST).long()
-    chains = images.repeat_interleave(CHAINS, 0)
+    chains = images[:, None].expand(-1, CHAINS, -1, -1, -1).flatten(0, 1)
     choices = rest[..., 2:].unflatten(2, (LONGEST, CHOICES)).flatten(0, 1)
     for step in range(LONGEST):
         kind, strength, sign = choices[:, step].unbind(1)

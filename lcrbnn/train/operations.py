@@ -62,8 +62,8 @@ def equalize(images: Tensor) -> Tensor:
     v = torch.arange(LEVELS, device=images.device)
     values = images.flatten(2).long()
     n, c, size = values.shape
-    counts = torch.zeros(n, c, LEVELS, dtype=torch.int64, device=images.device)
-    counts = counts.scatter_add(2, values, torch.ones_like(values))
+    counts = torch.zeros(n, c, LEVELS, dtype=torch.int32, device=images.device)
+    counts = counts.scatter_add(2, values, torch.ones_like(values, dtype=torch.int32))
     below = counts.cumsum(2) - counts
     brightest = counts.gather(2, values.amax(2, keepdim=True))
     step = (size - brightest).div(LEVELS - 1, rounding_mode="floor")

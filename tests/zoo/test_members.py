@@ -66,6 +66,15 @@ def test_a_file_is_the_one_that_was_read_and_recorded(member: Member) -> None:
 
 
 @every
+def test_the_document_has_the_figures_of_the_record(member: Member) -> None:
+    record = json.loads((ROOT / member.record).read_text())
+    read = record["figures"]["as_trained"]
+    trained = "not read" if read is None else f"{read['top1']:.2f} % ({record['settings']['precision']})"
+    row = f"| `{member.name}` | {trained} | {member.top1:.2f} % | {member.bytes:,} |"
+    assert row in (ROOT / "docs" / "zoo.md").read_text()
+
+
+@every
 def test_the_command_of_the_list_trains_the_spec_of_the_file(member: Member) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
