@@ -21,7 +21,7 @@ COMMANDS = {
     "eval": "read the accuracy of a run, or of a network of the zoo",
     "robustness": "read the error of runs on corrupted test images",
     "export": "write the network of a run as a .bnn file, with one bit a binary weight",
-    "predict": "name what is in pictures, by a .bnn file or a network of the zoo, and the engine",
+    "predict": "name what is in pictures, by a .bnn file and the engine",
     "inspect": "show the graph of a .bnn file, its sizes, kernels and times",
     "bench": "time the engine against other runtimes on the network of a .bnn file",
     "study": "train the arms of a plan with the same seeds, and compare them",
