@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lcrbnn import zoo as zoo
     from lcrbnn.convert import binarize as binarize
     from lcrbnn.errors import InputError as InputError
     from lcrbnn.layers import BinaryConv2d as BinaryConv2d
@@ -41,6 +42,7 @@ _HOME = {
     "network": "lcrbnn.models",
     "PRESETS": "lcrbnn.retention",
     "Retention": "lcrbnn.retention",
+    "zoo": "lcrbnn.zoo",  # the module itself
 }
 
 __all__ = ["__version__", *_HOME]
@@ -49,4 +51,5 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"lcrbnn has no name {name!r}; there are {', '.join(_HOME)}")
-    return getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    return home if _HOME[name] == f"lcrbnn.{name}" else getattr(home, name)

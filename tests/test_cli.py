@@ -46,8 +46,8 @@ def test_methods_and_models_are_listed_a_line_each(capsys: pytest.CaptureFixture
         (
             ["trian"],
             "lcrbnn: no command is called 'trian'; there are demo, train, eval, robustness, export, predict, "
-            "inspect, bench, study, reproduce, plot, layers, report, recipes, data, methods, models, cost, analyze, "
-            "attack (did you mean 'train'?)\n",
+            "inspect, bench, study, reproduce, plot, layers, report, zoo, recipes, data, methods, models, cost, "
+            "analyze, attack (did you mean 'train'?)\n",
         ),
         (["demo", "--epochs", "0"], "lcrbnn: --epochs must be a whole number of at least 1; got 0\n"),
         (["demo", "--epochs", "ten"], "lcrbnn: argument --epochs: invalid int value: 'ten'; see lcrbnn demo --help\n"),

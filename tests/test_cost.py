@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn.analyze.cost import count
 from lcrbnn.analyze.cost_paper import TABLE, agrees, paper_costs
+from lcrbnn.models.blocks import Maxout
 
 
 def test_a_network_counted_by_hand() -> None:
@@ -55,6 +56,7 @@ def test_element_wise_operations_counted_by_hand() -> None:
         nn.MaxPool2d(3, 3),  # 8 an output of 4 x 2 x 2
         lcrbnn.BinaryConv2d(4, 6, 1, method="irnet"),  # 16 signs, 6 x 2 x 2 scaled
         nn.PReLU(6),  # 2 a number
+        Maxout(6),  # 2 a number
         lcrbnn.BinaryConv2d(6, 6, 1, method=lcrbnn.method("bnn", "1/32")),  # no sign and no scale
         nn.AvgPool2d(2),  # 4 an output of 6
         nn.AdaptiveAvgPool2d(1),  # 1 an output
@@ -62,13 +64,13 @@ def test_element_wise_operations_counted_by_hand() -> None:
         nn.Linear(6, 5),
     )
     cost = count(net, (1, 6, 6))
-    assert cost.element_wise == 3 * 144 + 192 + 2 * 192 + 8 * 16 + 16 + 24 + 2 * 24 + 4 * 6 + 6
+    assert cost.element_wise == 3 * 144 + 192 + 2 * 192 + 8 * 16 + 16 + 24 + 4 * 24 + 4 * 6 + 6
     assert cost.real_macs == 36 * 36 + 30
     assert cost.flops == cost.real_macs + 36 * 4 + cost.element_wise
     assert cost.ops == cost.real_macs + 36 * 4 + 24 * 4 / 64
     assert cost.ops_all == cost.ops + cost.element_wise
     # one bit a binary weight, 32 a real one, also for what a batch norm has measured
-    assert cost.stored_bits == (24 + 36) + 32 * (36 + 4 + 8 + 4 + 8 + 6 + 35)
+    assert cost.stored_bits == (24 + 36) + 32 * (36 + 4 + 8 + 4 + 8 + 6 + 12 + 35)
 
 
 def test_a_few_bits_are_as_many_one_bit_operations() -> None:

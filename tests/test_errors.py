@@ -43,6 +43,7 @@ def test_a_number_out_of_place_is_named(value: object, settings: dict[str, float
 
 def test_numbers_of_numpy_are_numbers() -> None:
     number(np.int64(3), "x", low=0, whole=True)
+    number(2**63 - 512, "x", low=0, high=2**63 - 1, whole=True)  # as a float it would be 2**63
     number(np.float32(0.5), "x", low=0)
 
 

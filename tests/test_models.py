@@ -10,7 +10,7 @@ from lcrbnn.analyze.cost import count
 from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryConv2d, binary_layers
 from lcrbnn.models import MODELS
-from lcrbnn.models.blocks import BLOCKS, RPReLU
+from lcrbnn.models.blocks import BLOCKS, Maxout, RPReLU
 from lcrbnn.models.mobile import MobileBlock
 
 # name: (parameters, binary MACs, real MACs) with irnet 1/1, counted by hand from the published shapes:
@@ -27,6 +27,10 @@ GOLDEN = {
     "resnet18-relu": (11_174_986, 547_356_672, 8_066_048),
     "resnet34": (21_283_146, 1_151_336_448, 8_066_048),
     "resnet34-double": (21_283_146, 1_151_336_448, 8_066_048),
+    "resnet20-double-prelu": (270_538, 40_108_032, 443_008),
+    "resnet20-double-maxout": (271_226, 40_108_032, 443_008),
+    "resnet18-double-prelu": (11_178_826, 547_356_672, 8_066_048),
+    "resnet18-double-maxout": (11_182_666, 547_356_672, 8_066_048),
     "vgg-small": (4_660_106, 603_979_776, 3_620_864),
     "react18": (11_185_482, 547_356_672, 8_066_048),
     "resnet18-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
@@ -59,6 +63,10 @@ PARTS = {
     "resnet18-relu": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU", NORM),
     "resnet34": ("PlainBlock", "Hardtanh", REAL, BARE, NORM),
     "resnet34-double": ("DoubleBlock", "Hardtanh", REAL, BARE, NORM),
+    "resnet20-double-prelu": ("DoubleBlock", "PReLU", OPTION_A, "Conv2d BatchNorm2d PReLU", NORM),
+    "resnet20-double-maxout": ("DoubleBlock", "Maxout", OPTION_A, "Conv2d BatchNorm2d Maxout", NORM),
+    "resnet18-double-prelu": ("DoubleBlock", "PReLU", REAL, BARE, NORM),
+    "resnet18-double-maxout": ("DoubleBlock", "Maxout", REAL, BARE, NORM),
     "vgg-small": ("Sequential", "Hardtanh", "-", ACTIVE, "Linear"),
     "react18": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", BARE, "Linear"),
     "resnet18-imagenet": ("PlainBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
@@ -250,6 +258,28 @@ def test_rprelu_shifts_slopes_and_shifts_again() -> None:
     act.back.data.fill_(10.0)
     x = torch.tensor([0.0, 3.0]).reshape(1, 1, 1, 2)
     assert act(x).flatten().tolist() == [10 - 0.25, 12.0]
+
+
+@pytest.mark.parametrize("activation", ["prelu", "maxout"])
+@pytest.mark.parametrize("usual", ["resnet20-double", "resnet18-double"])
+def test_another_activation_costs_what_the_tables_network_costs(usual: str, activation: str) -> None:
+    """As many binary products; real ones and parameters at most 1.05 times as many. Golden numbers, counted above."""
+    ours, theirs = GOLDEN[f"{usual}-{activation}"], GOLDEN[usual]
+    assert ours[1] == theirs[1]
+    assert ours[2] <= 1.05 * theirs[2]
+    assert theirs[0] < ours[0] <= 1.05 * theirs[0]
+
+
+def test_maxout_is_the_larger_of_two_lines() -> None:
+    act = Maxout(2)
+    assert torch.equal(
+        act(torch.tensor([-4.0, 4.0]).reshape(1, 1, 1, 2)[:, [0, 0]])[0, 1, 0], torch.tensor([-1.0, 4.0])
+    )
+    act.above.data.copy_(torch.tensor([2.0, 0.5]))
+    act.below.data.copy_(torch.tensor([-3.0, 0.1]))
+    x = torch.randn(3, 2, 5, 5)
+    lines = (x * slope[:, None, None] for slope in (act.above, act.below))
+    assert torch.equal(act(x), torch.maximum(*lines))  # above >= below
 
 
 def test_vgg_small_pools_between_convolution_and_batch_norm() -> None:

@@ -6,7 +6,7 @@ Everything is read off one forward pass. The rule, for one image:
     sign of an activation   1 a number and a bit
     scale of a binary layer 1 an output and base; so are an offset of its weights, and the sum of two bases
     batch norm              2 a number
-    activation              2 a number (ReLU, hardtanh, PReLU: two bounds, or a comparison and a product)
+    activation              2 a number (ReLU, hardtanh, PReLU, Maxout: two bounds, or a comparison and a product)
     max pool                k^2 - 1 an output
     average pool            k^2 an output; of a global one, k^2 is the whole map
     sum of two maps         1 a number, wherever a network adds: skips, a learned shift
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lcrbnn.layers import BinaryLayer, evaluating
+from lcrbnn.models.blocks import Maxout
 
 WORD = 64  # 1-bit operations that count as one operation
 REAL_BITS = 32
@@ -173,7 +174,7 @@ RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
     BinaryLayer: _binary,
     (nn.Conv2d, nn.Linear): lambda m, x, y: 0,
     (nn.BatchNorm1d, nn.BatchNorm2d): lambda m, x, y: 2 * y.numel(),
-    (nn.ReLU, nn.Hardtanh, nn.PReLU): lambda m, x, y: 2 * y.numel(),
+    (nn.ReLU, nn.Hardtanh, nn.PReLU, Maxout): lambda m, x, y: 2 * y.numel(),
     nn.MaxPool2d: lambda m, x, y: (_window(m) - 1) * y.numel(),
     nn.AvgPool2d: lambda m, x, y: _window(m) * y.numel(),
     nn.AdaptiveAvgPool2d: lambda m, x, y: x.numel(),

@@ -20,7 +20,7 @@ from lcrbnn.analyze.operator import SLACK, Convolution, Interval, matrix_norm, n
 from lcrbnn.errors import InputError
 from lcrbnn.layers import BinaryLayer, evaluating
 from lcrbnn.models import Network
-from lcrbnn.models.blocks import DoubleBlock, PadChannels, PlainBlock, RPReLU, SingleBlock, Subsample
+from lcrbnn.models.blocks import DoubleBlock, Maxout, PadChannels, PlainBlock, RPReLU, SingleBlock, Subsample
 
 
 @dataclass
@@ -207,6 +207,10 @@ def _prelu(module: nn.PReLU) -> float:
     return max(1.0, module.weight.detach().abs().max().item())
 
 
+def _maxout(module: Maxout) -> float:
+    return max(slope.detach().abs().max().item() for slope in (module.above, module.below))
+
+
 Rule = Callable[[_Walk, str, Any], float]
 
 RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
@@ -220,6 +224,7 @@ RULES: dict[type[nn.Module] | tuple[type[nn.Module], ...], Rule] = {
     (nn.Identity, nn.Flatten, nn.ReLU, nn.Hardtanh, Subsample, PadChannels): lambda walk, name, m: 1.0,
     nn.PReLU: lambda walk, name, m: _prelu(m),
     RPReLU: lambda walk, name, m: _prelu(m.prelu),
+    Maxout: lambda walk, name, m: _maxout(m),
     nn.MaxPool2d: lambda walk, name, m: float(_repeats(m)),
     nn.AvgPool2d: _average,
     nn.AdaptiveAvgPool2d: lambda walk, name, m: 1 / math.sqrt(walk.shapes[name][2:].numel()),

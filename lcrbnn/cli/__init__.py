@@ -18,7 +18,7 @@ from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose
 COMMANDS = {
     "demo": "train a small binary network on digits, with and without retention",
     "train": "train a network into a run folder, or go on with an interrupted run",
-    "eval": "read the accuracy of a run",
+    "eval": "read the accuracy of a run, or of a network of the zoo",
     "robustness": "read the error of runs on corrupted test images",
     "export": "write the network of a run as a .bnn file, with one bit a binary weight",
     "predict": "name what is in pictures, by a .bnn file and the engine",
@@ -29,6 +29,7 @@ COMMANDS = {
     "plot": "draw accuracies and ratios over training, from the records of runs",
     "layers": "draw the latent weights and the likeness of maps of networks, layer by layer",
     "report": "write one page about runs, from their records",
+    "zoo": "list the trained networks that come with the package",
     "recipes": "list the recipes, or show one",
     "data": "list the data sets, or fetch one",
     "methods": "list the binarisation methods, or draw their curves",

@@ -6,13 +6,20 @@ import argparse
 import statistics
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lcrbnn.cli.train import add_options, add_reading
+
+if TYPE_CHECKING:
+    from lcrbnn.train.evaluate import Accuracy
+    from lcrbnn.train.run import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs, and which images to read."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of its seed-N folders")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of its seed-N folders; or zoo:NAME"
+    )
     parser.add_argument(
         "--final", action="store_true", help="read the test split of a finished run; its record notes each reading"
     )
@@ -23,9 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Print a line a run, and the mean of several."""
     from lcrbnn.train.run import Options, evaluate, runs_in
+    from lcrbnn.zoo import named
 
     options = Options(args.device, args.data_folder, workers=args.workers, patience=args.patience)
     for folder in args.runs:
+        if (name := named(folder)) is not None:
+            _read_member(name, options)
+            continue
         found = []
         paths = runs_in(folder)
         for path in paths:
@@ -34,10 +45,25 @@ def execute(args: argparse.Namespace) -> int:
             if readings > 1:
                 print(f"{path}: its test images were read {readings - 1} times before", file=sys.stderr)
             split = f"test images (reading {readings})" if args.final else "validation images"
-            five = "" if read.top5 is None else f", top-5 {read.top5:.2f} %"
-            print(f"{path}: top-1 {read.top1:.2f} %{five}, loss {read.loss:.4f}, {read.images:,} {split}")
+            print(f"{path}: {_words(read)} {split}")
         if len(found) > 1:
             print(
                 f"{folder}: mean {statistics.fmean(found):.2f} % ± {statistics.stdev(found):.2f} ({len(found)} seeds)"
             )
     return 0
+
+
+def _words(read: Accuracy) -> str:
+    five = "" if read.top5 is None else f", top-5 {read.top5:.2f} %"
+    return f"top-1 {read.top1:.2f} %{five}, loss {read.loss:.4f}, {read.images:,}"
+
+
+def _read_member(name: str, options: Options) -> None:
+    """Make the listed figure of a network again: on all test images, in float32."""
+    from lcrbnn.zoo.file import read_small
+    from lcrbnn.zoo.index import find
+    from lcrbnn.zoo.measure import read_test
+
+    member = find(name)
+    read = read_test(read_small(member.path), options)
+    print(f"zoo:{name}: {_words(read)} test images; listed with {member.top1:.2f} %")

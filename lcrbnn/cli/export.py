@@ -11,11 +11,15 @@ from lcrbnn.errors import InputError
 
 if TYPE_CHECKING:
     from lcrbnn.engine import Model
+    from lcrbnn.models import Network
+    from lcrbnn.train.spec import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A run, and the file to write."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run; its newest checkpoint is exported")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, whose newest checkpoint is exported; or zoo:NAME"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="a .bnn file; or an .onnx file")
     parser.add_argument(
         "--half", action="store_true", help="keep the real weights of stem, shortcuts and head in 16 bits"
@@ -25,17 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Write the file, and say how large it is."""
     from lcrbnn.export import export_model
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.build import load_network
     from lcrbnn.train.dataset import data_row
-    from lcrbnn.train.run import runs_in
 
     write = _writer(args.out)
-    runs = runs_in(args.run)
-    if len(runs) > 1:
-        names = ", ".join(path.name for path in runs)
-        raise InputError(f"{args.run} holds several runs, {names}, and one is exported: say which")
-    spec, net, _ = load_network(RunFolder(runs[0]))
+    spec, net = _network(args.run)
     bits = f" {spec.bits}" if spec.bits else ""
     model = export_model(net, data_row(spec), f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
     try:
@@ -45,6 +42,23 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(f"a model cannot be written to {args.out}: {error.strerror}") from None
     print(f"{args.out}: {_sizes(model, args.out.stat().st_size)}")
     return 0
+
+
+def _network(given: Path) -> tuple[Spec, Network]:
+    """The network of a run or of the zoo, and its spec."""
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.train.build import load_network
+    from lcrbnn.train.run import runs_in
+    from lcrbnn.zoo import find, named
+    from lcrbnn.zoo.file import read_small
+
+    if (name := named(given)) is not None:
+        return read_small(find(name).path)[:2]
+    runs = runs_in(given)
+    if len(runs) > 1:
+        names = ", ".join(path.name for path in runs)
+        raise InputError(f"{given} holds several runs, {names}, and one is exported: say which")
+    return load_network(RunFolder(runs[0]))[:2]
 
 
 def _writer(path: Path) -> Callable[[Path, Model], None]:

@@ -13,7 +13,7 @@ from lcrbnn.export.binary import binary_conv, binary_linear
 from lcrbnn.export.draft import Draft, Value, Window, channels_first, refuse
 from lcrbnn.export.signs import numbers
 from lcrbnn.layers import BinaryConv2d, BinaryLinear
-from lcrbnn.models.blocks import DoubleBlock, PadChannels, PlainBlock, RPReLU, SingleBlock, Subsample
+from lcrbnn.models.blocks import DoubleBlock, Maxout, PadChannels, PlainBlock, RPReLU, SingleBlock, Subsample
 from lcrbnn.models.mobile import MobileBlock, Twice
 from lcrbnn.models.skeleton import Conv2d, Network
 
@@ -173,6 +173,17 @@ def _rprelu(draft: Draft, name: str, module: RPReLU, x: Value) -> Value:
     return shifted(name, module.back, y)
 
 
+def _maxout(draft: Draft, name: str, module: Maxout, x: Value) -> Value:
+    """above * x, then a PReLU of slope below / above: x itself stays on its side of 0 only if above is positive."""
+    _image(name, x, len(module.above))
+    above, below = (numbers(slope).astype(np.float64) for slope in (module.above, module.below))
+    if (above <= 0).any():
+        refuse(name, f"its slope above 0 is {above.min():g} in a channel, and the format has no op that folds the line")
+    # The product has no code of its own in PyTorch: the whole module stands behind the second step.
+    y = draft.emit("affine", f"{name}.above", x, a=above, b=np.zeros(len(above)))
+    return draft.emit("prelu", name, y, source=module, slope=below / above)
+
+
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
@@ -256,6 +267,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.ReLU: _relu,
     nn.PReLU: _prelu,
     RPReLU: _rprelu,
+    Maxout: _maxout,
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _avg_pool,
     nn.AdaptiveAvgPool2d: _mean,

@@ -27,10 +27,27 @@ class RPReLU(nn.Module):
         return self.prelu(x + self.front) + self.back
 
 
+class Maxout(nn.Module):
+    """AdaBin's activation, two slopes a channel: above * x where x >= 0, below * x otherwise; a PReLU at the start."""
+
+    def __init__(self, channels: int) -> None:
+        """Start from the slopes 1 and 0.25."""
+        super().__init__()
+        self.above = nn.Parameter(torch.ones(channels))
+        self.below = nn.Parameter(torch.full((channels,), 0.25))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, h, w) -> the same shape."""
+        above, below = (slope.to(x.dtype)[:, None, None] for slope in (self.above, self.below))
+        return x.clamp_min(0) * above + x.clamp_max(0) * below
+
+
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "hardtanh": lambda channels: nn.Hardtanh(),
     "relu": lambda channels: nn.ReLU(),
+    "prelu": nn.PReLU,
     "rprelu": RPReLU,
+    "maxout": Maxout,
     "none": lambda channels: nn.Identity(),
 }
 

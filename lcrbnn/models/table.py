@@ -86,6 +86,26 @@ _ROWS = [
         "resnet34 with a skip around each convolution",
         build=_resnet(replace(_WIDE, depths=_34, block="double")),
     ),
+    _cifar(
+        "resnet20-double-prelu",
+        "resnet20-double with PReLU (SiMaN)",
+        build=_resnet(replace(_THIN, block="double", activation="prelu")),
+    ),
+    _cifar(
+        "resnet20-double-maxout",
+        "resnet20-double with two slopes a channel (AdaBin)",
+        build=_resnet(replace(_THIN, block="double", activation="maxout")),
+    ),
+    _cifar(
+        "resnet18-double-prelu",
+        "resnet18-double with PReLU",
+        build=_resnet(replace(_WIDE, block="double", activation="prelu")),
+    ),
+    _cifar(
+        "resnet18-double-maxout",
+        "resnet18-double with two slopes a channel (AdaBin)",
+        build=_resnet(replace(_WIDE, block="double", activation="maxout")),
+    ),
     _cifar("vgg-small", "five binary convolutions, pool before batch norm", build=build_vgg_small),
     _cifar("react18", "ReActNet-style ResNet-18: 16 one-convolution blocks, RPReLU", build=_resnet(_REACT)),
     _imagenet("resnet18-imagenet", "resnet18 with a 7x7 stem", build=_resnet(_BIG)),

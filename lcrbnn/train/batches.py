@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lcrbnn.data import DataSet, Split
 from lcrbnn.errors import InputError
-from lcrbnn.train.augment import AUGMENT, Draws, draw, normalize
+from lcrbnn.train.augment import AUGMENT, Augmentation, draw, normalize
 from lcrbnn.train.seeds import generator
 
 EVALUATION = 1000  # images a batch where nothing is learned
@@ -19,7 +19,7 @@ PIXELS = 16_000_000  # of such a batch, at most: large images come in smaller on
 
 
 class Batch(NamedTuple):
-    """One step's images (normalised), labels, and where in the split they come from."""
+    """One step's images (normalised; of several views all first ones first), labels, and where they come from."""
 
     images: Tensor
     labels: Tensor
@@ -49,7 +49,7 @@ class Source:
         mean, std = torch.tensor(row.mean), torch.tensor(row.std)
         self.scale = (1 / (row.top * std)).reshape(-1, 1, 1).to(device)
         self.shift = (-mean / std).reshape(-1, 1, 1).to(device)
-        self.usual = row.augment
+        self.usual, self.levels = row.augment, row.top + 1
 
     def __len__(self) -> int:
         """The number of images."""
@@ -79,6 +79,13 @@ class Source:
         if count == 0:
             raise InputError(f"a batch of {batch} does not fit the {len(self):,} training images, with drop_last")
         return count
+
+    def augmentation(self, name: str) -> Augmentation:
+        """What a spec's word means for these images."""
+        how = AUGMENT[self.usual if name == "usual" else name]
+        if how.levels not in (None, self.levels):
+            raise InputError(f"augment {name} is for pixels of {how.levels} levels, and these have {self.levels}")
+        return how
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The rows of the split in the order of an epoch, on the CPU."""
@@ -114,12 +121,12 @@ class Batches(Source):
     def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
         """The batches of an epoch from step `first` on."""
         order = self.order(seed, epoch).to(self.images.device)
-        how = self.usual if augment == "usual" else augment
-        draws = Draws(*(d.to(self.images.device) for d in draw(seed, epoch, len(self))))
+        how = self.augmentation(augment)
+        draws = draw(seed, epoch, len(self), how.numbers).to(self.images.device)
         for step in range(first, steps):
             place = part(step * batch, min((step + 1) * batch, len(self)), self.rank, self.world)
             rows = order[place]
-            images = AUGMENT[how](self.images[rows], Draws(*(d[place] for d in draws)))
+            images = how.apply(self.images[rows], draws.at(place))
             yield Batch(normalize(images, self.scale, self.shift), self.labels[rows], rows)
 
     def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:

@@ -8,12 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lcrbnn.train.augment import AUGMENT, PAD, Draws, draw, normalize
+from lcrbnn.train.augment import Draws, draw, normalize
 from lcrbnn.train.batches import Batches, Source
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.stream import Fed, Stream
-
-_KINDS = (torch.int64, torch.int64, torch.bool)  # of Draws
 
 
 class Feed(Protocol):
@@ -42,17 +40,20 @@ class HeldFeed:
         """Lay out the tables."""
         self.spec, self.train = spec, train
         count, device = len(train), train.labels.device
-        self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
+        self.augment = train.augmentation(spec.augment)
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
-        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in _KINDS))
+        self._draws = draw(0, 0, count, self.augment.numbers).to(device)  # filled anew each time
         self._lanes = torch.arange(_part(spec, train), device=device)
         self._base = train.rank * spec.accumulate * len(self._lanes)  # the place of this process in a batch
 
     def begin(self, epoch: int, first: int, steps: int) -> None:
         """Fill the tables."""
         self._order.copy_(self.train.order(self.spec.seed, epoch))
-        for table, drawn in zip(self._draws, draw(self.spec.seed, epoch, len(self.train)), strict=True):
+        for table, drawn in zip(self._draws, self._drawn(epoch), strict=True):
             table.copy_(drawn)
+
+    def _drawn(self, epoch: int) -> Draws:
+        return draw(self.spec.seed, epoch, len(self.train), self.augment.numbers)
 
     def load(self) -> None:
         """Nothing: all is there."""
@@ -61,13 +62,13 @@ class HeldFeed:
         """By the tables."""
         places = count * self.spec.batch + self._base + start + self._lanes
         rows = self._order[places]
-        images = self.augment(self.train.images[rows], Draws(*(d[places] for d in self._draws)))
+        images = self.augment.apply(self.train.images[rows], self._draws.at(places))
         return normalize(images, self.train.scale, self.train.shift), self.train.labels[rows]
 
     def show_first(self) -> None:
         """By the tables."""
         self._order[self._base + self._lanes] = self._lanes
-        _still(self._draws)
+        self._draws.still()
 
 
 class StreamFeed:
@@ -79,10 +80,10 @@ class StreamFeed:
         device, side = train.labels.device, train.row.image
         self._lanes = torch.arange(_part(spec, train), device=device)
         count = len(self._lanes) * spec.accumulate
-        self.augment = AUGMENT[train.usual if spec.augment == "usual" else spec.augment]
+        self.augment = train.augmentation(spec.augment)
         self._images = torch.zeros((count, train.row.channels, side, side), dtype=torch.uint8, device=device)
         self._labels = torch.zeros(count, dtype=torch.int64, device=device)
-        self._draws = Draws(*(torch.zeros(count, dtype=kind, device=device) for kind in _KINDS))
+        self._draws = draw(0, 0, count, self.augment.numbers).to(device)  # filled anew each time
         self._fed: Iterator[Fed] = iter(())
 
     def begin(self, epoch: int, first: int, steps: int) -> None:
@@ -103,15 +104,15 @@ class StreamFeed:
         images, labels, draws = self._images, self._labels, self._draws
         if self.spec.accumulate > 1:
             places = start + self._lanes
-            images, labels, draws = images[places], labels[places], Draws(*(d[places] for d in draws))
-        return normalize(self.augment(images, draws), self.train.scale, self.train.shift), labels
+            images, labels, draws = images[places], labels[places], draws.at(places)
+        return normalize(self.augment.apply(images, draws), self.train.scale, self.train.shift), labels
 
     def show_first(self) -> None:
         """Read them."""
         first = next(self.train.raw(len(self._labels)))
         self._images.copy_(first.images)
         self._labels.copy_(first.labels)
-        _still(self._draws)
+        self._draws.still()
 
 
 def feed_of(spec: Spec, train: Source) -> Feed:
@@ -125,10 +126,3 @@ def feed_of(spec: Spec, train: Source) -> Feed:
 def _part(spec: Spec, train: Source) -> int:
     """Images of one forward pass: those of a batch over processes and parts."""
     return min(spec.batch // (train.world * spec.accumulate), len(train))
-
-
-def _still(draws: Draws) -> None:
-    """No move, no mirror."""
-    draws.down.fill_(PAD)
-    draws.right.fill_(PAD)
-    draws.mirrored.fill_(False)

@@ -30,15 +30,18 @@ class Outcome(NamedTuple):
 def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: float | Tensor) -> Outcome:
     """The loss of a batch at this lambda."""
     with arithmetic(spec, images.device):
-        logits = parts.model(images)
-        loss = task_loss(spec, parts, images, labels, logits)
+        n = labels.shape[0]
+        answers = parts.model(images)  # of several views, the first is the image to be named
+        logits = answers[:n]
+        loss = task_loss(spec, parts, images[:n], labels, logits)
+        if spec.consistency > 0:
+            loss = loss + spec.consistency * divergence(full(answers).unflatten(0, (-1, n)))
         added = REGULARIZERS[spec.regularizer].loss
         if added is not None:
             loss = loss + spec.strength * added(parts.model)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
     lip = None if parts.retention is None else parts.retention.lip
-    n = labels.shape[0]
     plain = loss.detach()
     correct = (logits.detach().argmax(1) == labels).sum()
     values = [plain * n, torch.zeros_like(plain) if lip is None else lip * n, correct, torch.full_like(correct, n)]
@@ -64,6 +67,13 @@ def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: 
 def full(x: Tensor) -> Tensor:
     """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """Jensen and Shannon's, between the answers to several views, (views, n, classes); the mean over the images."""
+    logs = F.log_softmax(logits, 2)
+    middle = logs.exp().mean(0).clamp(1e-7, 1).log()
+    return F.kl_div(middle.expand_as(logs), logs, log_target=True, reduction="sum") / logs[..., 0].numel()
 
 
 @contextmanager

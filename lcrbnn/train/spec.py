@@ -19,6 +19,10 @@ AUGMENTATIONS = {
     "none": "images as they are",
     "crop-flip": "4 pixels of black around it, a random crop, mirrored or not",
     "resized-crop": "a random part of 8 to 100 %, resized, mirrored or not; for images that are read from files",
+    "cutout": "crop-flip, then a black square of half the side",
+    "randaugment": "crop-flip, then two random operations",
+    "augmix": "crop-flip, then chains of random operations, mixed (AugMix)",
+    "augmix-views": "the crop and two such mixtures of it, for consistency",
 }
 OPTIMIZERS = {"sgd": "with momentum", "adam": "Kingma and Ba's"}
 SCHEDULES = {
@@ -122,6 +126,7 @@ class Spec:
     gamma: float = _real(0.1, "factor of the step schedule", high=1.0)
     warmup: float = _real(0.0, "epochs in which the learning rate first rises in a straight line")
     label_smoothing: float = _real(0.0, "share of each label spread over all classes", high=1.0)
+    consistency: float = _real(0.0, "weight of the divergence between the answers to three views (AugMix: 12)")
     precision: str = _text("float32", "arithmetic", PRECISIONS)
     deterministic: bool = _flag(True, "only kernels that give the same bits twice (on a GPU)")
     seed: int = _count(0, "of the start, the order of images and the augmentation", low=0, high=2**63 - 1)
@@ -144,6 +149,8 @@ class Spec:
             raise InputError("nesterov goes with sgd and a momentum of more than 0")
         if self.optimizer == "adam" and self.momentum == 1:
             raise InputError("momentum must be less than 1 with adam")
+        if (self.consistency > 0) != (self.augment == "augmix-views"):
+            raise InputError("consistency goes with augment augmix-views, and that with consistency")
         if self.warmup > self.epochs or self.ramp > self.epochs:
             raise InputError(f"warmup ({self.warmup:g}) and ramp ({self.ramp:g}) end within the {self.epochs} epochs")
 

@@ -38,6 +38,7 @@ class EagerStep:
         self.spec, self.parts, self.train, self.ranks = spec, parts, train, ranks
         self.steps = train.steps(spec.batch, spec.drop_last, spec.accumulate)
         self._reduce = Reducer(parts.model, ranks)
+        train.augmentation(spec.augment)  # refused before anything is written
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
         self.captured = False
         self._batches: Iterator[Batch] = iter(())
@@ -73,7 +74,8 @@ class EagerStep:
         sums = torch.zeros_like(self.sums)
         for i in range(spec.accumulate):
             piece = part(0, mine, i, spec.accumulate)
-            outcome = objective(spec, parts, batch.images[piece], batch.labels[piece], weight)
+            images = batch.images.unflatten(0, (-1, mine))[:, piece].flatten(0, 1)  # of all views
+            outcome = objective(spec, parts, images, batch.labels[piece], weight)
             push(spec, outcome.loss, (piece.stop - piece.start) / whole)
             sums += outcome.sums
         gradients = gradients_of(spec, parts.names)

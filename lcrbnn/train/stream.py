@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lcrbnn.data import DataSet
 from lcrbnn.data.listing import Listing
-from lcrbnn.train.augment import AUGMENT, READ_SO, Draws, draw, normalize
+from lcrbnn.train.augment import READ_SO, Draws, draw, normalize
 from lcrbnn.train.batches import Batch, Source, part
 from lcrbnn.train.channel import Channel
 from lcrbnn.train.pool import Request
@@ -55,13 +55,13 @@ class Stream(Source):
         ends = [(step * batch, min((step + 1) * batch, len(self))) for step in range(first, steps)]
         parts = [part(*these, self.rank, self.world) for these in ends]
         requests = (self._request(order[own].numpy(), key, own) for own in parts)
-        draws = draw(seed, epoch, len(self))
+        draws = draw(seed, epoch, len(self), self.augmentation(augment).numbers)
         images = self.channel.batches(requests)
         return self._fed(images, parts, order, draws)
 
     def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
         """The batches of an epoch from step `first` on; reading begins at once."""
-        change = AUGMENT[self.usual if augment == "usual" else augment]
+        change = self.augmentation(augment).apply
         fed = self.feed(seed, epoch, batch, augment, first, steps)
         return (
             Batch(normalize(change(one.images, one.draws), self.scale, self.shift), one.labels, one.rows) for one in fed

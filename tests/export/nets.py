@@ -25,7 +25,7 @@ from lcrbnn.methods.recu import RecuWeight
 from lcrbnn.methods.siman import SimanWeight
 from lcrbnn.methods.xnorpp import XnorPlusWeight
 from lcrbnn.models import Network, mobile, network, table, vgg
-from lcrbnn.models.blocks import RPReLU
+from lcrbnn.models.blocks import Maxout, RPReLU
 from lcrbnn.models.resnet import ResNetPlan, build_resnet
 
 # Every method with one bit for activations, and with real ones, where it has them and can be exported.
@@ -62,6 +62,9 @@ def stirred(net: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
         if isinstance(module, RPReLU):
             module.front.normal_(0, 0.3)
             module.back.normal_(0, 0.3)
+        if isinstance(module, Maxout):
+            module.above.uniform_(0.4, 1.6)
+            module.below.uniform_(-0.2, 0.6)
         if isinstance(module, nn.PReLU):
             module.weight.uniform_(-0.2, 0.6)
         if isinstance(module, AbcActivation | SoftSign):

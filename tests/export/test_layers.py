@@ -20,7 +20,7 @@ from lcrbnn.export.watch import last
 from lcrbnn.methods import METHODS, ActivationBinarizer, Binary
 from lcrbnn.methods.dorefa import DorefaActivation
 from lcrbnn.methods.reactnet import ReactActivation
-from lcrbnn.models.blocks import PadChannels, RPReLU, Subsample
+from lcrbnn.models.blocks import Maxout, PadChannels, RPReLU, Subsample
 from tests.export.nets import CHOICES, FIRST, IDS, input_of, stirred
 from tests.export.test_networks import check_layers
 
@@ -50,6 +50,9 @@ CHAINS = {
     "pools": lambda m: [
         nn.Conv2d(4, 4, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, ceil_mode=True),
         nn.BatchNorm2d(4), nn.Sequential(RPReLU(4), conv(m, kernel=1)), *END,
+    ],
+    "two slopes": lambda m: [
+        conv(m, padding=1), nn.BatchNorm2d(6), Maxout(6), conv(m, 6), nn.BatchNorm2d(6), Maxout(6), *END,
     ],
     "shortcuts": lambda m: [Subsample(3), PadChannels(4, 7), conv(m, 7, padding=1), nn.Identity(), *END],
 }  # fmt: skip
@@ -118,6 +121,12 @@ def odd() -> BinaryConv2d:
     return layer
 
 
+def bent() -> Maxout:
+    act = Maxout(4)
+    act.above.data[2] = -0.5
+    return act
+
+
 REFUSED = [
     (lambda: [nn.GELU()], "layer '0' cannot be exported: nothing says how a GELU is written; there are Network, Seq"),
     (lambda: [OwnReLU()], "layer '0' cannot be exported: nothing says how a OwnReLU is written"),
@@ -140,6 +149,7 @@ REFUSED = [
     (lambda: [nn.Flatten(), conv()], "it takes a map, and gets a vector"),
     (lambda: [nn.BatchNorm2d(4, track_running_stats=False)], "it keeps no running statistics"),
     (lambda: [nn.Hardtanh(0, 6)], "it cuts at 0 and 6"),
+    (lambda: [bent()], "its slope above 0 is -0.5 in a channel, and the format has no op that folds the line"),
     (lambda: [nn.AvgPool2d(2, padding=1)], "it is padded or has a divisor of its own"),
     (lambda: [nn.MaxPool2d(2, dilation=2)], "it is dilated or gives indices"),
     (lambda: [nn.AdaptiveAvgPool2d(2)], "it averages to 2, and the format's mean to one pixel"),

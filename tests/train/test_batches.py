@@ -47,7 +47,7 @@ def expected_crops(images: np.ndarray, draws: Draws) -> np.ndarray:
     """One image after another: black around it, a window, mirrored or not."""
     h, w = images.shape[2:]
     crops = []
-    for image, down, right, mirrored in zip(images, *(d.tolist() for d in draws), strict=True):
+    for image, down, right, mirrored in zip(images, *(d.tolist() for d in draws[:3]), strict=True):
         window = np.pad(image, ((0, 0), (4, 4), (4, 4)))[:, down : down + h, right : right + w]
         crops.append(window[:, :, ::-1] if mirrored else window)
     return np.stack(crops)
@@ -66,7 +66,7 @@ def test_crops_are_those_of_a_loop_over_the_images(shape: tuple[int, int, int]) 
 
 def test_every_shift_with_and_without_mirror_is_that_of_the_loop() -> None:
     down, right, mirrored = (t.flatten() for t in torch.meshgrid(*map(torch.arange, (9, 9, 2)), indexing="ij"))
-    draws = Draws(down, right, mirrored.bool())
+    draws = Draws(down, right, mirrored.bool(), torch.zeros(len(down), 0))
     images = random_split(len(down), (2, 6, 7)).images
     assert np.array_equal(crop_flip(torch.from_numpy(images), draws).numpy(), expected_crops(images, draws))
 
@@ -74,8 +74,9 @@ def test_every_shift_with_and_without_mirror_is_that_of_the_loop() -> None:
 def test_the_middle_window_is_the_image_itself() -> None:
     images = torch.from_numpy(random_split(5).images)
     middle = torch.full((5,), PAD)
-    assert torch.equal(crop_flip(images, Draws(middle, middle, torch.zeros(5).bool())), images)
-    assert torch.equal(crop_flip(images, Draws(middle, middle, torch.ones(5).bool())), images.flip(3))
+    none = torch.zeros(5, 0)
+    assert torch.equal(crop_flip(images, Draws(middle, middle, torch.zeros(5).bool(), none)), images)
+    assert torch.equal(crop_flip(images, Draws(middle, middle, torch.ones(5).bool(), none)), images.flip(3))
 
 
 def test_draws_are_uniform_over_the_nine_shifts_and_two_sides() -> None:
@@ -161,7 +162,7 @@ def test_another_seed_or_epoch_gives_another_order_and_other_crops(seed: int, ep
     batches = batches_of(50)
     assert not torch.equal(batches.order(5, 6), batches.order(seed, epoch))
     one, other = draw(5, 6, 50), draw(seed, epoch, 50)
-    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 4])
@@ -173,9 +174,10 @@ def test_an_epoch_can_be_entered_at_any_step(first: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [3, 5, 8, 23, 100])
-def test_what_happens_to_an_image_does_not_depend_on_the_batch(batch: int) -> None:
+@pytest.mark.parametrize("augment", [name for name, how in AUGMENT.items() if how.views == 1])
+def test_what_happens_to_an_image_does_not_depend_on_the_batch(augment: str, batch: int) -> None:
     batches = batches_of(23)
-    assert equal([joined(whole_epoch(batches, 1, 2, batch))], [joined(whole_epoch(batches, 1, 2, 7))])
+    assert equal(*([joined(whole_epoch(batches, 1, 2, n, augment))] for n in (batch, 7)))
 
 
 def test_the_generator_of_torch_is_left_alone() -> None:

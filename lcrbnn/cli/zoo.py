@@ -1,0 +1,24 @@
+"""`lcrbnn zoo`."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing to say."""
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print what there is: name, accuracy, size; the command that trains it; the record of its figures."""
+    from lcrbnn.zoo import members
+
+    found = members().values()
+    width = max((len(one.name) for one in found), default=0)
+    for one in found:
+        print(
+            f"{one.name:<{width}}  {one.top1:.2f} % of {one.images:,} test images of {one.data}, {one.bytes:,} bytes, "
+            f"{one.network} {one.method}, retention: {one.retention}\n  {one.recipe}\n  {one.record}"
+        )
+    print("each by: lcrbnn predict zoo:NAME IMAGES, eval zoo:NAME, export zoo:NAME; in Python lcrbnn.zoo.load(NAME)")
+    return 0
