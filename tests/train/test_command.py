@@ -70,14 +70,14 @@ def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: --run; see lcrbnn train --help"),
+        ([], "the following arguments are required: --run/--folder; see lcrbnn train --help"),
         (["--run", "r", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000; got 0"),
         (["--run", "r", "--epochs", "ten"], "argument --epochs: invalid int value: 'ten'; see lcrbnn train --help"),
         (["--run", "r", "--lr", "nan"], "lr must be a number of at least 0.0; got nan"),
         (["--run", "r", "--weight", "-1"], "weight must be a number of at least 0.0; got -1.0"),
         (
             ["--run", "r", "--schedule", "cosin"],
-            "no choice for schedule is called 'cosin'; there are cosine, linear, step, constant (did you mean",
+            "no choice for schedule is called 'cosin'; there are cosine, linear, linear-ahead, step, constant (did you mean",
         ),
         (["--run", "r", "--nope"], "unrecognized arguments: --nope; see lcrbnn train --help"),
         (["nope", "--run", "r"], "no recipe is called 'nope'; there are "),
