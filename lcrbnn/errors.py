@@ -60,7 +60,8 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
     large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= _float(value) <= high:
+    size = value if isinstance(value, Integral) else _float(value)  # a float would round 2**63 - 512 up to 2**63
+    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= size <= high:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         if large and not math.isinf(_float(value)):
@@ -69,6 +70,8 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
 
 
 def _float(value: Any) -> float:
+    if not isinstance(value, Real):
+        return math.nan
     try:
         return float(value)
     except OverflowError:  # a whole number with hundreds of digits
