@@ -60,7 +60,9 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
     large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    size = value if isinstance(value, Integral) else _float(value)  # a float would round 2**63 - 512 up to 2**63
+    size: float = (
+        int(value) if isinstance(value, Integral) else _float(value)
+    )  # a float would round 2**63 - 512 up to 2**63
     if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= size <= high:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
