@@ -246,6 +246,12 @@ def test_a_spec_comes_back_from_a_file_as_it_was(spec: Spec) -> None:
     assert [type(getattr(back, name)) for name in FIELDS] == [type(one.default) for one in FIELDS.values()]
 
 
+def test_the_largest_seeds_are_not_rounded_beyond_the_bound() -> None:
+    assert Spec(seed=2**63 - 512).seed == 2**63 - 512
+    with pytest.raises(InputError, match="seed must be a whole number from 0 to 9223372036854775807"):
+        Spec(seed=2**63)
+
+
 @pytest.mark.parametrize("schema", [None, 0, SCHEMA + 1, "1"])
 def test_a_spec_of_another_schema_is_refused(schema: object) -> None:
     stored = {**Spec().stored(), "schema": schema}
