@@ -145,7 +145,8 @@ def changed(name: str) -> float:
     for block in plain.blocks:
         for conv, norm in (("conv1", "bn1"), ("conv2", "bn2")):
             mine, theirs = ([net.get_submodule(f"{block}.{part}") for part in (conv, norm)] for net in (plain, other))
-            x = torch.randn(SOME, mine[0].weight.shape[1], 8, 8, dtype=torch.float64).to(DEVICE)
+            assert isinstance(mine[0], torch.nn.Conv2d)
+            x = torch.randn(SOME, mine[0].in_channels, 8, 8, dtype=torch.float64).to(DEVICE)
             ours, his = mine[1](mine[0](x)), theirs[1](theirs[0](x))
             furthest = max(furthest, float((his - ours).norm() / ours.norm()))
     return furthest

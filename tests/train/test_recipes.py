@@ -160,7 +160,7 @@ def test_a_recipe_is_shown_with_its_header_and_what_it_changes(name: str, capsys
     assert list(shown) == changed
     for field in changed:
         value = getattr(recipe.spec, field)
-        assert shown[field] == (" ".join(value) if isinstance(value, tuple) else str(value))
+        assert shown[field] == (" ".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
 def test_an_unknown_recipe_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
