@@ -51,8 +51,8 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
     large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    size: Any = value if isinstance(value, Integral) else _float(value)  # a float holds no large whole number exactly
-    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= size <= high:
+    fits = isinstance(value, kind) and low <= (value if whole else _float(value)) <= high  # a whole number is exact
+    if large or isinstance(value, bool) or not fits:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         if large and not math.isinf(_float(value)):
