@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -51,8 +51,8 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
     """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
     kind = Integral if whole else Real
     large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    fits = isinstance(value, kind) and low <= (value if whole else _float(value)) <= high  # a whole number is exact
-    if large or isinstance(value, bool) or not fits:
+    size: Callable[[Any], Any] = int if whole else _float  # a float would round a large whole number
+    if large or isinstance(value, bool) or not isinstance(value, kind) or not low <= size(value) <= high:
         word = "a whole number" if whole else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         if large and not math.isinf(_float(value)):
