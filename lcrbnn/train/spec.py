@@ -149,8 +149,8 @@ class Spec:
             raise InputError("nesterov goes with sgd and a momentum of more than 0")
         if self.optimizer == "adam" and self.momentum == 1:
             raise InputError("momentum must be less than 1 with adam")
-        if (self.consistency > 0) != (self.augment == "augmix-views"):
-            raise InputError("consistency goes with augment augmix-views, and that with consistency")
+        if self.consistency > 0 and self.augment != "augmix-views":
+            raise InputError("consistency needs several views of an image: augment augmix-views")
         if self.warmup > self.epochs or self.ramp > self.epochs:
             raise InputError(f"warmup ({self.warmup:g}) and ramp ({self.ramp:g}) end within the {self.epochs} epochs")
 

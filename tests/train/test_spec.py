@@ -21,7 +21,7 @@ TEXTS = [name for name, one in FIELDS.items() if isinstance(one.default, str)]
 LISTS = [name for name, one in FIELDS.items() if isinstance(one.default, tuple)]
 
 # A spec in which every field can be changed alone, and another value for each.
-BASE = Spec(teacher="runs/real", milestones=(5.0, 9.0))
+BASE = Spec(teacher="runs/real", milestones=(5.0, 9.0), augment="augmix-views")
 CHANGES: dict[str, Any] = {
     "data": "cifar10",
     "images": "all",
@@ -63,6 +63,7 @@ CHANGES: dict[str, Any] = {
     "gamma": 0.2,
     "warmup": 0.5,
     "label_smoothing": 0.1,
+    "consistency": 12.0,
     "precision": "tf32",
     "deterministic": False,
     "seed": 1,
@@ -208,7 +209,7 @@ def test_a_change_changes_nothing_else() -> None:
         changed = BASE.but(**{name: value})
         assert getattr(changed, name) == value
         assert changed.but(**{name: getattr(BASE, name)}) == BASE
-    assert Spec(teacher="runs/real", milestones=(5.0, 9.0)) == BASE
+    assert Spec(teacher="runs/real", milestones=(5.0, 9.0), augment="augmix-views") == BASE
 
 
 def any_value(one: Field) -> st.SearchStrategy[Any]:
@@ -232,6 +233,7 @@ def specs(draw: st.DrawFn) -> Spec:
     values["teacher"] = values["teacher"] or ("t" if values["distill"] else "")
     values["nesterov"] &= values["optimizer"] == "sgd" and values["momentum"] > 0
     values["momentum"] = min(values["momentum"], 0.999) if values["optimizer"] == "adam" else values["momentum"]
+    values["augment"] = "augmix-views" if values["consistency"] else values["augment"]
     values["share"] = 0.0 if values["weight"] else values["share"]
     for name in ("warmup", "ramp"):
         values[name] = min(values[name], float(values["epochs"]))
