@@ -25,7 +25,7 @@ from PIL import Image
 from torch import nn
 
 from bench.processes import ROOT, Worker
-from lcrbnn.analyze.cost import count
+from lcrbnn.errors import InputError
 from lcrbnn.models import network
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.study.scaling import NETWORKS, Cluster, Link, Load, heard, table
@@ -105,17 +105,13 @@ def decoding(rounds: int) -> float:
 
 
 def load_of(name: str) -> Load:
-    """A network of 224 pixels: its step on an H200 by the record of ResNet-18 at 32 pixels, times the products more."""
-    record = read_record(ROOT / "results" / "bench" / "gpu-steps-resnet18.json")
+    """ResNet-18 at 224 pixels: its step on an H200 is that of the record."""
+    record = read_record(ROOT / "results" / "bench" / "gpu-steps-resnet18-224.json")
+    if record["settings"]["model"] != name:
+        raise InputError(f"the record is of {record['settings']['model']}; got {name}")
     known = record["figures"]["ms_per_step"] / 1e3 / record["settings"]["batch"]
     model = network(name, "irnet")
-    wide, narrow = (_products(network(n, "irnet"), side) for n, side in ((name, 224), ("resnet18", 32)))
-    return Load(sum(p.numel() for p in model.parameters()), known * wide / narrow, _norms(model), FILE)
-
-
-def _products(model: nn.Module, side: int) -> int:
-    cost = count(model, (3, side, side))
-    return cost.binary_macs + cost.mixed_macs + cost.real_macs
+    return Load(sum(p.numel() for p in model.parameters()), known, _norms(model), FILE)
 
 
 def tables() -> str:

@@ -74,7 +74,7 @@ class EagerStep:
         sums = torch.zeros_like(self.sums)
         for i in range(spec.accumulate):
             piece = part(0, mine, i, spec.accumulate)
-            images = batch.images.unflatten(0, (-1, mine))[:, piece].flatten(0, 1)  # of all views
+            images = batch.images if spec.accumulate == 1 else _views(batch.images, mine, piece)
             outcome = objective(spec, parts, images, batch.labels[piece], weight)
             push(spec, outcome.loss, (piece.stop - piece.start) / whole)
             sums += outcome.sums
@@ -110,6 +110,11 @@ class EagerStep:
                 f"the loss is {loss.item():.4g} but the gradient of {bad[-1].removeprefix('model/')} is not finite",
             )
         return 2, f"the loss is {loss.item():.4g} but its gradient is too long for float32"
+
+
+def _views(images: Tensor, count: int, piece: slice) -> Tensor:
+    """A part of the images, of all views of them."""
+    return images.unflatten(0, (-1, count))[:, piece].flatten(0, 1)
 
 
 @torch.no_grad()

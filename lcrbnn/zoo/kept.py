@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn import ops
-from lcrbnn.layers import binary_layers
+from lcrbnn.errors import InputError
+from lcrbnn.layers import BinaryLayer, binary_layers, evaluating
 from lcrbnn.methods import Binary
 from lcrbnn.methods.contract import WeightBinarizer
 
@@ -34,7 +35,18 @@ def keep(net: nn.Module) -> None:
 
     All are as large as SIZE: how far a sign is from turning over if the network is trained on.
     """
-    for _, layer in binary_layers(net):
-        w = layer.weight_binarizer(layer.weight)
+    with evaluating(net):  # a method then gives what ships
+        weights = {layer: _two_levels(name, layer) for name, layer in binary_layers(net)}
+    for layer, w in weights.items():
         layer.weight.copy_(w.signs * SIZE)
         layer.weight_binarizer = KeptWeight(layer.weight, w.scale)
+
+
+def _two_levels(name: str, layer: BinaryLayer) -> Binary:
+    """The weight of a layer, if one bit and a scale are all that there is to it."""
+    w = layer.binary_weight()
+    why = w.soft or ("its weights are real" if layer.method.real_weights else "")
+    why = why or (f"{w.bases} bases" if w.bases > 1 else "" if w.offset is None else "its two levels are not opposite")
+    if why:
+        raise InputError(f"the weights of layer {name!r} cannot be kept as one bit: {why}")
+    return w

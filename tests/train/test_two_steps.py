@@ -122,7 +122,7 @@ def test_the_distributional_loss_is_the_cross_entropy_with_the_teachers_answers(
         def forward(self, images: Tensor) -> Tensor:
             return answers
 
-    parts = Parts(None, Teacher(), None, None, None, {})  # type: ignore[arg-type]  # all that is asked of it
+    parts = Parts(nn.Identity(), Teacher(), None, None, None, {})  # type: ignore[arg-type]  # all that is asked of it
     spec = SMALL.but(teacher="somewhere", distill=1.0)
     [mine] = torch.autograd.grad(task_loss(spec, parts, torch.empty(0), torch.zeros(6).long(), logits), logits)
     published = -(answers.softmax(1) * logits.log_softmax(1)).sum(1).mean()
