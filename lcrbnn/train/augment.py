@@ -83,8 +83,8 @@ def _then(change: Callable[[Tensor, Tensor], Tensor], numbers: int) -> Augmentat
 def _views(images: Tensor, draws: Draws) -> Tensor:
     """The crop as it is, and two mixtures made of it."""
     crops = crop_flip(images, draws)
-    first, second = draws.numbers.chunk(2, 1)
-    return torch.cat([crops.float(), mix(crops, first), mix(crops, second)])
+    mixtures = mix(crops.repeat(2, 1, 1, 1), torch.cat(draws.numbers.chunk(2, 1)))
+    return torch.cat([crops.float(), mixtures])
 
 
 AUGMENT: dict[str, Augmentation] = {

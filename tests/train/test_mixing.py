@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lcrbnn.data import DATASETS, Split
 from lcrbnn.errors import InputError
-from lcrbnn.train import Spec
+from lcrbnn.train import Spec, mixing
 from lcrbnn.train.augment import AUGMENT, crop_flip, draw
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import build
@@ -224,8 +224,10 @@ def test_the_loss_of_views_is_that_of_the_first_plus_their_divergence() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch's compiler warns of itself
-def test_the_compiled_step_mixes_as_the_plain_one() -> None:
+def test_the_compiled_step_mixes_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
+    monkeypatch.setattr(mixing, "LONGEST", 1)  # one operation a chain: three compile twice as long
+    monkeypatch.setitem(AUGMENT, SPEC.augment, AUGMENT[SPEC.augment]._replace(numbers=2 * (1 + 3 * 5)))
     found = []
     for kind in (EagerStep, FastStep):
         parts = build(SPEC, CPU)
