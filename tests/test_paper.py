@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lcrbnn import ops
@@ -101,3 +105,66 @@ def test_relu_activations_cannot_be_orthogonal_and_signs_nearly_are() -> None:
     for mapped, mean in ((torch.relu(maps), 1 / torch.pi), (ops.sign(maps), 0.0)):
         unit = mapped / mapped.norm(dim=1, keepdim=True)
         assert float((unit @ unit.T)[off].mean()) == pytest.approx(mean, abs=0.01)
+
+
+def two_layers() -> tuple[torch.Tensor, torch.Tensor]:
+    """W1 with the h_i as columns and W2 with a first row of ones, as the supplement's (22) and (23); H of full rank."""
+    h = torch.tensor([[2.0, -1.0, 0.5], [0.3, 1.5, -0.7], [-0.4, 0.6, 1.2]], dtype=torch.float64)
+    first = torch.zeros(3, 3, dtype=torch.float64)
+    first[0] = 1
+    return h, first
+
+
+def test_lemma_1_and_eq_19_the_constant_of_two_layers_is_the_largest_norm_of_a_gradient() -> None:
+    w1, w2 = two_layers()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return w2 @ torch.relu(w1 @ x)
+
+    patterns = torch.tensor(list(product((0.0, 1.0), repeat=3)), dtype=torch.float64)
+    slopes = []
+    for p in patterns:  # W1 is invertible, so that each pattern is met: there f is linear, and differentiable
+        x = torch.linalg.solve(w1, 2 * p - 1)
+        gradient = torch.autograd.functional.jacobian(f, x)
+        torch.testing.assert_close(gradient, w2 @ torch.diag(p) @ w1)
+        slopes.append(float(torch.linalg.matrix_norm(gradient, 2)))
+    x, y = torch.randn(2, 3, 5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gains = (f(x) - f(y)).norm(dim=0) / (x - y).norm(dim=0)
+    assert 0.9 * max(slopes) < float(gains.max()) <= max(slopes)
+
+
+def test_eq_24_the_product_has_rank_one_and_its_printed_norm_lacks_a_root() -> None:
+    w1, w2 = two_layers()
+    p = torch.tensor([0.2, 0.9, 0.5], dtype=torch.float64)
+    made = w2 @ torch.diag(p) @ w1
+    entries = torch.stack([w1[:, i] @ p for i in range(3)])
+    torch.testing.assert_close(made[0], entries)
+    assert torch.count_nonzero(made[1:]) == 0
+    norm, printed = torch.linalg.matrix_norm(made, 2), entries.square().sum()
+    torch.testing.assert_close(norm.square(), printed)  # what (25) maximises
+    assert float(norm) != pytest.approx(float(printed))
+
+
+@pytest.mark.parametrize(
+    ("function", "constant"),
+    [
+        (torch.relu, 1.0),
+        (torch.tanh, 1.0),
+        (torch.sigmoid, 0.25),
+        (lambda x: F.max_pool2d(x, 2), 1.0),
+        (lambda x: F.avg_pool2d(x, 2), 0.5),  # the mean of four: |sum| / 4 <= |x| / 2
+    ],
+    ids=["ReLU", "tanh", "sigmoid", "max pool", "average pool"],
+)
+def test_activations_and_pools_have_explicit_constants(
+    function: Callable[[torch.Tensor], torch.Tensor], constant: float
+) -> None:
+    source = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 2000, 1, 4, 4, dtype=torch.float64, generator=source)
+    gains = (function(x) - function(y)).flatten(1).norm(dim=1) / (x - y).flatten(1).norm(dim=1)
+    assert float(gains.max()) <= constant
+    near = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    near[..., 0, 0] = 1e-6  # one number alone, or all alike: where each of them is steepest
+    alike = torch.full_like(near, 1e-6)
+    steepest = max(float((function(d) - function(0 * d)).norm() / d.norm()) for d in (near, alike))
+    assert steepest == pytest.approx(constant, rel=1e-6)

@@ -117,9 +117,6 @@ def _paper(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     print(f"{'':<15} {'BOPS, paper':>11} {'ours':>14}   {'FLOPS, paper':>12} {'ours':>14}")
     figures = {}
     for row, cost in paper_costs():
-        if cost is None:
-            print(f"{row.title:<15} {row.bops:>11.3e} {'–':>14}   {row.flops:>12.3e} {'–':>14}  not in this package")
-            continue
         same = [agrees(row.bops, cost.bit_operations), agrees(row.flops, cost.flops)]
         words = ["exact" if one else "not derivable" for one in same]
         print(
