@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +30,13 @@ def methods_page(refusal: Callable[[Method], str]) -> str:
 
 def _overview(refusal: Callable[[Method], str]) -> str:
     lines = ["| method | source | in short | bits | exported |", "|---|---|---|---|---|"]
+    anchors = _anchors()
     for row in METHODS.values():
         good = [b for b in row.activation_bits if not refusal(row.configure(f"1/{b}"))]
         bits = ", ".join(f"1/{b}" for b in row.activation_bits)
         shipped = ", ".join(f"1/{b}" for b in good) or "no"
         summary = row.summary.replace("|", "\\|")
-        lines.append(f"| [{row.name}](#{_anchor(row.name)}) | {row.paper} | {summary} | {bits} | {shipped} |")
+        lines.append(f"| [{row.name}](#{anchors[row.name]}) | {row.paper} | {summary} | {bits} | {shipped} |")
     return "\n".join([*lines, ""])
 
 
@@ -61,5 +63,12 @@ def _said(part: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(part) or "").split()).replace("|", "\\|").replace("*", "\\*")
 
 
-def _anchor(name: str) -> str:
-    return "".join(c for c in name if c.isalnum() or c == "-")
+def _anchors() -> dict[str, str]:
+    """What a heading is linked by where Markdown is shown: letters and dashes; the second of two alike ends in -1."""
+    found: dict[str, str] = {}
+    met: Counter[str] = Counter()
+    for name in METHODS:
+        plain = "".join(c for c in name if c.isalnum() or c == "-")
+        found[name] = f"{plain}-{met[plain]}" if met[plain] else plain
+        met[plain] += 1
+    return found
