@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ def part(start: int, stop: int, which: int, count: int) -> slice:
     return slice(start + n * which // count, start + n * (which + 1) // count)
 
 
-class Source:
+class Source(ABC):
     """Images of one split as batches on a device, in orders that depend on seed and epoch alone.
 
     What happens to an image depends on its place in the order. So an epoch can be entered at any step. With a `rank` of
@@ -91,13 +92,13 @@ class Source:
         """The rows of the split in the order of an epoch, on the CPU."""
         return torch.randperm(len(self), generator=generator(seed, "order", epoch))
 
+    @abstractmethod
     def epoch(self, seed: int, epoch: int, batch: int, augment: str, first: int, steps: int) -> Iterator[Batch]:
         """The batches of an epoch from step `first` on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """All images once, in their own order, as they are: uint8; or every world-th batch, from the rank-th on."""
-        raise NotImplementedError
 
     def plain(self, batch: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The same, normalised."""
