@@ -52,11 +52,11 @@ def _find(given: Path) -> tuple[Model, Path | bytes]:
     name = named(given)
     if name is None:
         return read_model(given), given
-    from lcrbnn.data import DATASETS
     from lcrbnn.export import export_model
+    from lcrbnn.train.dataset import data_row
     from lcrbnn.zoo.file import read_small
     from lcrbnn.zoo.index import find
 
     small = read_small(find(name).path)
-    model = export_model(small.model, DATASETS[small.spec.data], name)
+    model = export_model(small.model, data_row(small.spec), name)
     return model, to_bytes(model)

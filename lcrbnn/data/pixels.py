@@ -17,8 +17,10 @@ from lcrbnn.errors import InputError
 MOST = 8 << 30  # bytes
 
 
-def read_tree(find: Callable[[Path], Tree], folder: Path, *, side: int, margin: float) -> Images:
-    """The images of a tree as they are evaluated, uint8 (n, 3, side, side)."""
+def read_tree(
+    find: Callable[[Path], Tree], folder: Path, *, side: int, margin: float, skip_broken: bool = False
+) -> Images:
+    """The images of a tree as they are evaluated, uint8 (n, 3, side, side); a broken one is refused, or left out."""
     tree = find(folder)
     size = (len(tree.train) + len(tree.test)) * 3 * side**2
     if size > MOST:
@@ -26,20 +28,25 @@ def read_tree(find: Callable[[Path], Tree], folder: Path, *, side: int, margin: 
             f"the images in {folder} take {size / 1e9:.0f} GB as arrays, and this command needs them all at once; "
             "lcrbnn train and eval read them piece by piece"
         )
-    return Images(_split(tree.train, side, margin), _split(tree.test, side, margin))
+    train, test = (_split(listing, side, margin, skip_broken) for listing in (tree.train, tree.test))
+    return Images(train, test)
 
 
-def _split(listing: Listing, side: int, margin: float) -> Split:
+def _split(listing: Listing, side: int, margin: float, skip_broken: bool) -> Split:
     images = np.empty((len(listing), 3, side, side), np.uint8)
+    good = np.ones(len(listing), bool)
     files = Files()
     for row in range(len(listing)):
         member = listing[row]
         try:
             images[row] = pillow_square(files.read(member), side, margin).transpose(2, 0, 1)
         except Broken as error:
-            raise InputError(f"{member.name} is broken: {error}") from None
+            if not skip_broken:
+                raise InputError(f"{member.name} is broken: {error}") from None
+            good[row] = False
     files.close()
-    return Split(images, listing.labels)
+    whole = Split(images, listing.labels)
+    return whole if good.all() else whole.take(np.flatnonzero(good))
 
 
 def pillow_square(content: bytes, side: int, margin: float) -> np.ndarray:

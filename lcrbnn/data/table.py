@@ -35,11 +35,11 @@ class DataSet:
     tree: Callable[[Path], Tree] | None = None  # where images are read from files
     margin: float = 1.0  # there: the shorter side of a whole image in evaluation, over that of its middle
 
-    def sized(self, side: int, classes: int) -> DataSet:
-        """The same with images of another side, or with this number of classes."""
+    def sized(self, side: int, classes: int, *, skip_broken: bool = False) -> DataSet:
+        """The same with images of another side, or with this number of classes, or without the broken ones."""
         if self.tree is None:
             return self
-        load = partial(read_tree, self.tree, side=side, margin=self.margin)
+        load = partial(read_tree, self.tree, side=side, margin=self.margin, skip_broken=skip_broken)
         return replace(self, image=side, classes=classes, load=load)
 
 

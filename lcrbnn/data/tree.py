@@ -32,11 +32,16 @@ class Tree:
     def divided(self, held_out: int) -> tuple[Listing, Listing]:
         """The training images without, and only, those for validation: always the same, a tenth at most."""
         count = len(self.train)
-        held_out = min(held_out, count // 10)
-        if held_out == 0:
-            raise InputError(f"{count} training images are too few to hold any out for validation: say --images all")
+        held_out = held_back(count, held_out)
         order = np.random.default_rng(VALIDATION_SEED).permutation(count)
         return self.train.take(np.sort(order[held_out:])), self.train.take(np.sort(order[:held_out]))
+
+
+def held_back(count: int, held_out: int) -> int:
+    """How many of so many training images are for validation: as many as are wanted, a tenth at most."""
+    if count < 10:
+        raise InputError(f"{count} training images are too few to hold any out for validation: say --images all")
+    return min(held_out, count // 10)
 
 
 def find_tree(folder: Path, *usual: str) -> Tree:

@@ -69,6 +69,10 @@ class BwnhWeight(WeightBinarizer):
             rows = (x.movedim(1, -1) if x.dim() == 4 else x).reshape(-1, self.moments.shape[0]).to(self.moments.dtype)
             self.moments.lerp_(rows.T @ rows / rows.shape[0], 1 - MEMORY)
 
+    def observed(self) -> list[Tensor]:
+        """The moments."""
+        return [self.moments]
+
     @torch.no_grad()
     def start_epoch(self, weight: Tensor) -> None:
         """Hash once, at the first epoch of the second half."""

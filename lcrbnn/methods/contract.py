@@ -101,6 +101,10 @@ class WeightBinarizer(Binarizer):
     def observe(self, x: Tensor, groups: int) -> None:
         """See the layer's input in training, where `observes`; what is remembered lies in buffers."""
 
+    def observed(self) -> list[Tensor]:
+        """Those buffers. They are means over inputs, so that processes that share a run can average theirs."""
+        return []
+
 
 class ActivationBinarizer(Binarizer):
     """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""

@@ -19,7 +19,7 @@ def data_row(spec: Spec) -> DataSet:
         return row
     if spec.classes and row.classes and spec.classes != row.classes:
         raise InputError(f"{row.name} has {row.classes} classes; got classes {spec.classes}")
-    return row.sized(spec.side or row.image, spec.classes or row.classes)
+    return row.sized(spec.side or row.image, spec.classes or row.classes, skip_broken=spec.skip_broken)
 
 
 def settled(spec: Spec, folder: Path) -> Spec:

@@ -16,7 +16,7 @@ from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.batches import Batch, Source, evaluation_batch
 from lcrbnn.train.build import REAL, Parts, chosen_form
 from lcrbnn.train.captured import Answers
-from lcrbnn.train.objective import LOUDER, arithmetic, task_loss
+from lcrbnn.train.objective import LOUDER, arithmetic, other_loss
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.spec import Spec
 
@@ -106,7 +106,7 @@ def _share(spec: Spec, parts: Parts, batch: Batch) -> Look:
     assert parts.retention is not None
     with arithmetic(spec, batch.images.device):
         logits = parts.model(batch.images)
-        task = task_loss(spec, parts, batch.images, batch.labels, logits)
+        task = other_loss(spec, parts, batch.images, batch.labels, logits)
         kept = parts.retention.loss(1.0)
     weights = list(parts.model.parameters())
 

@@ -32,20 +32,24 @@ def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: 
     with arithmetic(spec, images.device):
         n = labels.shape[0]
         answers = parts.model(images)  # of several views, the first is the image to be named
-        logits = answers[:n]
-        loss = task_loss(spec, parts, images[:n], labels, logits)
-        if spec.consistency > 0:
-            loss = loss + spec.consistency * divergence(full(answers).unflatten(0, (-1, n)))
-        added = REGULARIZERS[spec.regularizer].loss
-        if added is not None:
-            loss = loss + spec.strength * added(parts.model)
+        loss = other_loss(spec, parts, images, labels, answers)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
     lip = None if parts.retention is None else parts.retention.lip
     plain = loss.detach()
-    correct = (logits.detach().argmax(1) == labels).sum()
+    correct = (answers[:n].detach().argmax(1) == labels).sum()
     values = [plain * n, torch.zeros_like(plain) if lip is None else lip * n, correct, torch.full_like(correct, n)]
     return Outcome(loss, torch.stack([v.double() for v in values]))
+
+
+def other_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
+    """All of the loss but retention's part: the task's, and what keeps views alike or weights in order."""
+    n = labels.shape[0]
+    loss = task_loss(spec, parts, images[:n], labels, answers[:n])
+    if spec.consistency > 0:
+        loss = loss + spec.consistency * divergence(full(answers).unflatten(0, (-1, n)))
+    added = REGULARIZERS[spec.regularizer].loss
+    return loss if added is None else loss + spec.strength * added(parts.model)
 
 
 def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:

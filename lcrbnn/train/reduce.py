@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lcrbnn.layers import binary_layers
 from lcrbnn.train.ranks import Ranks
 from lcrbnn.train.shared_norm import SHARED
 
@@ -31,6 +32,7 @@ class Reducer:
             for b in (m.running_mean, m.running_var)
             if b is not None
         ]
+        self.statistics += [b for _, layer in binary_layers(model) for b in layer.weight_binarizer.observed()]
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor], sums: Tensor, share: float) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +29,8 @@ from lcrbnn.train.loop import Loop, run_together
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.pool import PATIENCE
 from lcrbnn.train.ranks import ALONE, Ranks
+from lcrbnn.train.sources import Faults, open_splits, open_test
 from lcrbnn.train.sources import Reading as Files
-from lcrbnn.train.sources import open_splits, open_test
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
@@ -115,8 +115,9 @@ def train_together(
                     f"runs side by side share {name}; got {getattr(shared, name)} and {getattr(spec, name)}"
                 )
     folders = {RunFolder(path): spec for path, spec in todo.items()}
+    known = ranks.told(lambda: _known(folders))
     with ExitStack() as held:
-        loops = ranks.everywhere(lambda: _loops(folders, options, held))
+        loops = ranks.everywhere(lambda: _loops(folders, options, held, known))
         loops = _held(loops, held, jobs, resume)
         held.enter_context(numerics(shared))
         notices = [notice for loop in loops for notice in _open(loop, options)]
@@ -163,14 +164,18 @@ def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
         _check_place(RunFolder(path), spec, resume)
 
 
-def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack) -> list[Loop]:
+def _known(folders: Iterable[RunFolder]) -> Faults | None:
+    """The images that a run left out when it began; None if none has begun."""
+    return next((found for folder in folders if (found := folder.read_broken()) is not None), None)
+
+
+def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack, known: Faults | None) -> list[Loop]:
     """Everything that the runs need, made and checked; nothing is written. `held` closes what reads images."""
     ranks = options.ranks
     device = find_device(options.device)
     fast = STEPS[options.step](device)
     fused = fast and device.type == "cuda"
     built = {folder: build(spec, device, fused=fused, ranks=ranks) for folder, spec in todo.items()}
-    known = next((found for folder in todo if (found := folder.read_broken()) is not None), None)
     splits = open_splits(list(todo.values()), options.files, device, held, known, (ranks.rank, ranks.size))
     loops = []
     for (folder, spec), (train_source, valid_source, broken, about) in zip(todo.items(), splits, strict=True):

@@ -14,7 +14,7 @@ import torch
 
 from lcrbnn.data import DataSet, Images, Split, data_folder
 from lcrbnn.data.listing import Listing
-from lcrbnn.data.tree import Tree
+from lcrbnn.data.tree import Tree, held_back
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.train.augment import READ_SO
 from lcrbnn.train.batches import Batches, Source
@@ -122,7 +122,10 @@ def open_test(spec: Spec, reading: Reading, device: torch.device, held: ExitStac
 
 def splits_of(spec: Spec, row: DataSet, images: Images) -> tuple[Split, Split | None]:
     """What a run learns from and what it is watched on: never the test images."""
-    return (images.train, None) if spec.images == "all" else images.divided(row.held_out)
+    if spec.images == "all":
+        return images.train, None
+    count = row.held_out if row.tree is None else held_back(len(images.train.labels), row.held_out)
+    return images.divided(count)
 
 
 def found_tree(spec: Spec, row: DataSet, folder: Path) -> Tree:

@@ -7,11 +7,11 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from lcrbnn.data import DATASETS
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train.build import load_network
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options
 from lcrbnn.train.spec import Spec
@@ -45,7 +45,11 @@ def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) 
     path = index.FOLDER / "files" / f"{name}.safetensors"
     write_small(path, spec, net, digest)
     small = read_small(path)
-    whole, sample = read_test(small, options), read_test(small, options, SAMPLE)
+    try:
+        whole, sample = read_test(small, options), read_test(small, options, SAMPLE)
+    except BaseException:
+        path.unlink()  # no file without its line in the list
+        raise
     member = Member(
         name=name,
         network=spec.model,
@@ -93,7 +97,7 @@ def _write_record(path: Path, member: Member, spec: Spec, trained: dict, whole: 
         "checkpoint_sha256": trained["figures"]["checkpoint_sha256"],
         "as_trained": None if first is None else {key: first[key] for key in ("top1", "images", "device")},
         "sample": sample,
-        "drawn": drawn_logits(read_small(member.path).model, DATASETS[spec.data]),
+        "drawn": drawn_logits(read_small(member.path).model, data_row(spec)),
     }
     write_record(path, "zoo", spec.stored(), figures)
     note_reading(path, {"split": "test", **whole, "sha256": member.sha256, "precision": "float32"})

@@ -8,10 +8,11 @@ from itertools import islice
 import numpy as np
 import torch
 
-from lcrbnn.data import DATASETS, DataSet
+from lcrbnn.data import DataSet
 from lcrbnn.models import Network
 from lcrbnn.train.batches import EVALUATION, Batches
 from lcrbnn.train.captured import Answers
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.evaluate import Accuracy, score
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.run import Options
@@ -22,7 +23,7 @@ DRAWN = 8  # images
 
 def read_test(small: Small, options: Options, most: int | None = None) -> Accuracy:
     """Read the test images (or the first `most` thousands) in float32, whatever the network was trained in."""
-    row, device = DATASETS[small.spec.data], find_device(options.device)
+    row, device = data_row(small.spec), find_device(options.device)
     spec = small.spec.but(precision="float32")
     with numerics(spec):
         test = Batches(row.load(options.data_folder).test, row, device)

@@ -14,6 +14,7 @@ from lcrbnn.layers import advance, start_epoch
 from lcrbnn.train import Spec
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
+from lcrbnn.train.evaluate import look
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
 
@@ -56,3 +57,16 @@ def test_three_steps_leave_the_same_weights_and_buffers(name: str, monkeypatch: 
         kept = [key for key in fast if key.endswith(".real")]
         assert all(torch.equal(fast[key], slow[key]) for key in kept)
     torch._dynamo.reset()
+
+
+def test_both_steps_find_the_same_share_beside_a_regulariser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda work, **how: work)
+    spec = Spec(share=0.1, regularizer="defensive", strength=0.1, batch=50, precision="float64")
+    parts, batches = build(spec, CPU), Batches(read_digits().train, DATASETS["digits"], CPU)
+    parts.model.train()
+    step = FastStep(spec, parts, batches)
+    step.begin(0, 0, 1.0)
+    found, wanted = step.look(), look(spec, parts, batches)
+    assert found is not None
+    assert wanted.share == pytest.approx(found.share, rel=1e-6)
+    assert wanted.share != pytest.approx(look(spec.but(regularizer="none"), parts, batches).share, rel=0.01)

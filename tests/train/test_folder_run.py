@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.run import Options
+from lcrbnn.train.sources import open_splits, splits_of
 from tests.data.trees import as_folder, as_tar, as_zip, generated
 from tests.train.helpers import Crash, arrays, crash_after, environment, small_run
 from tests.train.test_pool import alive, gone
@@ -146,6 +149,24 @@ def test_broken_images_are_left_out_counted_and_listed(
     assert "11 test images" in capsys.readouterr().out
     (reading,) = read_record(tmp_path / "run/record.json")["readings"]
     assert [Path(name).name for name in reading["broken"]] == ["003.JPEG"]
+
+
+def test_what_takes_a_tree_as_arrays_finds_the_images_that_the_run_learned_from(tmp_path: Path) -> None:
+    as_folder({**TREE, **BAD}, tmp_path)
+    spec = SPEC.but(skip_broken=True, classes=3)
+    row = data_row(spec)
+    assert row.image == SIDE
+    whole = row.load(tmp_path)
+    assert (len(whole.train.labels), len(whole.test.labels)) == (58, 11)
+    learned, watched = splits_of(spec, row, whole)
+    with ExitStack() as held:
+        (found,) = open_splits([spec], options(tmp_path).files, torch.device("cpu"), held)
+    assert found.valid is not None
+    assert watched is not None
+    for mine, theirs in ((learned, found.train), (watched, found.valid)):
+        assert mine.labels.tolist() == theirs.labels.tolist()
+        assert len(mine.labels) == len(theirs) > 0
+    assert splits_of(spec.but(images="all"), row, whole)[1] is None
 
 
 def test_other_classes_than_a_run_began_with_are_refused(images: Path, tmp_path: Path) -> None:

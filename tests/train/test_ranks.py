@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,18 @@ from lcrbnn.train import build as building
 from lcrbnn.train.batches import Batches, part
 from lcrbnn.train.build import build_network
 from lcrbnn.train.ranks import ALONE
+from tests.data.trees import as_zip, generated
 from tests.train.helpers import OFTEN, ROOT, SMALL, arrays, assert_same, environment, log, small_run
 
 STRAIGHT = SMALL  # batches of 300, the last of an epoch of 100
 DOUBLE = SMALL.but(epochs=3, precision="float64", batch_norm="sync")  # 12 steps
 PIECES = SMALL.but(precision="float64", weight=1.0)  # local batch norm, retention
 SHARED = SMALL.but(share=0.1, batch_norm="sync", method="rbnn", accumulate=2)  # what is measured and drawn in a run
+
+HASHED = DOUBLE.but(epochs=2, method="bwnh")  # what its layers remember of their inputs, and use in the second epoch
+FILES = Spec(data="folder", side=16, classes=3, epochs=2, batch=12, precision="float64", batch_norm="sync")
+VIEWS = FILES.but(skip_broken=True, augment="augmix-views", consistency=2.0)
+TREE = {**generated(train=20, val=4, size=(24, 20)), "train/bee/003.JPEG": b"no image"}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            folder.mkdir()
+            as_zip(TREE, folder / "images.zip")
             run_two(folder)
     return folder
 
@@ -92,6 +99,21 @@ def test_two_processes_with_shared_norms_are_one_with_the_same_batch(pair: Path,
         assert one["valid"] == two["valid"]
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-12)
         assert one["valid_loss"] == pytest.approx(two["valid_loss"], abs=1e-6)  # answers are float32
+
+
+def test_what_layers_remember_of_their_inputs_is_that_of_all_processes(pair: Path, tmp_path: Path) -> None:
+    small_run(tmp_path / "one", HASHED)
+    assert furthest(tmp_path / "one", pair / "hashed") < 1e-9
+
+
+def test_two_processes_that_read_files_are_one(pair: Path, tmp_path: Path) -> None:
+    """Streamed there with a process each, in three views, one image broken; here held in memory."""
+    small_run(tmp_path / "one", VIEWS, replace(OFTEN, data_folder=pair / "images.zip", workers=0, cache="yes"))
+    assert furthest(tmp_path / "one", pair / "views") < 1e-9
+    assert list(RunFolder(pair / "views").read_broken() or {}) == [str(pair / "images.zip/train/bee/003.JPEG")]
+    for one, two in zip(log(tmp_path / "one"), log(pair / "views"), strict=True):
+        assert one["valid"] == two["valid"]
+        assert one["loss"] == pytest.approx(two["loss"], abs=1e-12)
 
 
 def test_two_processes_are_one_that_cuts_its_batch_in_two(pair: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from lcrbnn.train.run import Options, train
 from lcrbnn.train.shared_norm import share_norms
 from tests.train.helpers import quiet
 from tests.train.test_numbers import Poison
-from tests.train.test_ranks import DOUBLE, PIECES, SHARED, STRAIGHT
+from tests.train.test_ranks import DOUBLE, HASHED, PIECES, SHARED, STRAIGHT, VIEWS
 
 
 def go(name: str, spec: Spec, folder: Path, ranks: Ranks, **more: Any) -> Path:
@@ -57,7 +57,7 @@ def only_the_first_writes(ranks: Ranks) -> None:
 
     if not ranks.first:
         files.os.fsync = forbidden
-        for name in ("create", "locked", "append", "save", "tidy", "cut_log", "write_fault"):
+        for name in ("create", "locked", "append", "save", "tidy", "cut_log", "write_fault", "read_broken"):
             setattr(RunFolder, name, forbidden)
 
 
@@ -156,6 +156,8 @@ def main(folder: Path) -> None:
         norms_agree(ranks)
         for name, spec in (("double", DOUBLE), ("pieces", PIECES), ("straight", STRAIGHT), ("shared", SHARED)):
             go(name, spec, folder, ranks, tensorboard=name == "straight")
+        go("hashed", HASHED, folder, ranks)
+        go("views", VIEWS, folder, ranks, data_folder=folder / "images.zip", workers=1, cache="no")
         stops_together(folder, ranks)
         said = {
             "poisoned": poisoned(folder, ranks),

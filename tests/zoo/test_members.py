@@ -23,13 +23,15 @@ from lcrbnn.data.digits import read_digits
 from lcrbnn.engine.format import read_model
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.train import Spec
+from lcrbnn.train.build import build_network
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, train
 from lcrbnn.zoo import index
 from lcrbnn.zoo.add import add_run
-from lcrbnn.zoo.file import read_small
+from lcrbnn.zoo.file import Small, read_small
 from lcrbnn.zoo.index import Member, members
 from lcrbnn.zoo.measure import drawn_logits, read_test
+from tests.data.trees import as_zip, generated
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = members()
@@ -170,6 +172,9 @@ def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.Monkey
     def add(name: str) -> Member:
         return add_run(tmp_path / "run", name, "digits", tmp_path / "records", options)
 
+    with pytest.raises(lcrbnn.InputError, match="device"):
+        add_run(tmp_path / "run", "one", "digits", tmp_path / "records", Options(device="none"))
+    assert not list((tmp_path / "zoo").rglob("*.safetensors"))
     member = add("one")
     assert members() == {"one": member}
     assert member.recipe == ("lcrbnn train digits --share 0.1 --form-options beta=1 --epochs 1 --batch 250 --nesterov")
@@ -184,3 +189,10 @@ def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.Monkey
         add("two")
     assert list(members()) == ["one"]
     assert [path.name for path in (tmp_path / "zoo" / "files").iterdir()] == ["one.safetensors"]
+
+
+def test_a_network_of_pictures_is_read_at_their_size(tmp_path: Path) -> None:
+    images = as_zip(generated(train=4, val=2), tmp_path / "images.zip")
+    spec = Spec(data="folder", side=16, classes=3, method="xnor++")  # it has a scale for each place in an image
+    small = Small(spec, build_network(spec), "")
+    assert read_test(small, Options(device="cpu", data_folder=images)).images == 6
