@@ -1,8 +1,5 @@
 """METHODS x MODELS with few channels: PyTorch's sums and signs in the reference and in the engine.
 
-Methods that bring something to a file that no other does meet every network: a scale, a threshold, a bit width of
-their own. Of the others, which differ in how they came to their signs, each meets some networks, in turn.
-
 results/engine/exactness has the same at full width, with answers end to end (python -m tools.exactness).
 """
 
@@ -17,23 +14,12 @@ from lcrbnn.export import export_model
 from lcrbnn.export.compare import by_engine, by_reference, compare_layers
 from lcrbnn.methods import Method
 from lcrbnn.models import MODELS
-from tests.export.nets import CHOICES, FIRST, input_of, narrow, stirred
+from tests.export.nets import CHOICES, input_of, narrow, stirred
 
 CLOSE = 1e-4
 EDGE = 1e-5
 SIDES = {8: 8, 32: 9, 224: 33}
-TURN = 7  # the other methods meet every so many-th network
-PAIRS = [
-    (name, chosen)
-    for (i, name), (j, chosen) in product(enumerate(MODELS), enumerate(CHOICES))
-    if chosen.name in FIRST or (i + j) % TURN == 0
-]
-
-
-def test_every_network_and_every_method_has_its_turn() -> None:
-    assert {name for name, _ in PAIRS} == set(MODELS)
-    others = [chosen for chosen in CHOICES if chosen.name not in FIRST]
-    assert all(sum(one is chosen for _, one in PAIRS) >= len(MODELS) // TURN for chosen in others)
+PAIRS = list(product(MODELS, CHOICES))
 
 
 @pytest.mark.parametrize(("name", "chosen"), PAIRS, ids=[f"{name} {m.name}-{m.chosen_bits}" for name, m in PAIRS])
