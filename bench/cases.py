@@ -60,6 +60,7 @@ CASES: dict[str, Case] = {
     "resnet20-latent": Case("resnet20-double", retention="latent", base="resnet20", slower=1.15),
     "resnet20-teacher": Case("resnet20-double", retention="teacher", base="resnet20", slower=1.30),
     "resnet18": Case("resnet18", rate=60_000),
+    "resnet18-three": Case("resnet18", seeds=3),
     "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),
     "resnet18-teacher": Case("resnet18", retention="teacher", base="resnet18", slower=1.20),
     "resnet18-224": _IMAGENET,
