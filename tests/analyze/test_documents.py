@@ -77,23 +77,45 @@ def test_the_figures_of_the_log_are_in_the_records() -> None:
     assert f"{one['none']:.1f} to {one['default']:.1f} % at the input of its fifth convolution" in log
 
 
-def test_the_trial_of_the_attacks_is_that_of_the_records() -> None:
-    folder = ROOT / "results" / "attack"
-    found = {
-        arm: {s: read_record(folder / "cpu-double" / arm / f"seed-{s}.json")["figures"] for s in range(5)}
-        for arm in ARMS
-    }
-    figures = {arm: {s: summary(one) for s, one in runs.items()} for arm, runs in found.items()}
+def attacks(arm: str, seeds: int = 5) -> dict[int, dict]:
+    folder = ROOT / "results" / "attack" / "cifar10-double" / arm
+    found = {s: read_record(folder / f"seed-{s}.json") for s in range(seeds)}
+    assert all(one["settings"]["images"] == 1000 and len(one["settings"]["attacks"]) == 5 for one in found.values())
+    return {s: one["figures"] for s, one in found.items()}
+
+
+def test_the_table_of_the_attacks_is_that_of_the_records() -> None:
+    figures = {arm: {s: summary(one) for s, one in attacks(arm).items()} for arm in ARMS}
     table = "\n".join(line.rstrip() for line in compare(figures, {n: n for n in figures["none"][0]}).splitlines())
     assert f"```\n{table}\n```" in TEXT
-    assert not any(v["masked"] for runs in found.values() for one in runs.values() for v in one.values())
-    record = read_record(folder / "cpu" / "teacher" / "seed-0.json")
+
+
+def test_what_is_said_of_the_attacks_is_in_the_records() -> None:
+    found = {arm: attacks(arm) for arm in ARMS}
+    small = {arm: [one["0.5/255"] for one in runs.values()] for arm, runs in found.items()}
+    worst = {arm: [one["worst"] for one in runs] for arm, runs in small.items()}
+    means = [statistics.fmean(worst[arm]) for arm in ARMS]
+    gain = str(paired(*(worst[arm] for arm in ARMS))).replace("-", "−")
+    assert "from {:.2f} to {:.2f} % ({})".format(*means, gain) in TEXT
+    both = [one for runs in found.values() for one in runs.values()]
+    assert all(one[eps]["worst"] == 0 for one in both for eps in ("2/255", "8/255"))
+    alone = [one["black_box_only"] for runs in small.values() for one in runs]
+    assert f"{min(alone)} to {max(alone)} images a network fell to it alone" in TEXT
+    each = [(arm, s, eps) for arm, runs in found.items() for s, one in runs.items() for eps in one]
+    masked = [(arm, s, eps) for arm, s, eps in each if found[arm][s][eps]["masked"]]
+    assert masked == [("default", 4, "0.5/255")]
+    last = small["default"][4]
+    assert f"{last['best_black_box']:.1f} against {last['best_gradient']:.1f} %" in TEXT
+
+
+def test_the_attacks_bite_on_a_full_precision_twin() -> None:
+    record = read_record(ROOT / "results" / "attack" / "cifar10-double" / "teacher" / "seed-0.json")
     assert (record["settings"]["images"], record["settings"]["run"]["method"]) == (1000, "real")
     whole = record["figures"]
-    clean, *worst = whole["2/255"]["clean"], whole["2/255"]["worst"], whole["8/255"]["worst"]
-    assert f"({clean:.1f} % of these images right)" in TEXT
-    assert "the worst case leaves {:.1f} % at 2/255 and {:.1f} % at 8/255".format(*worst) in TEXT
-    assert whole["8/255"]["worst"] < 5
+    assert f"({whole['2/255']['clean']:.1f} % of these images right)" in TEXT
+    worst = [whole[eps]["worst"] for eps in ("0.5/255", "2/255", "8/255")]
+    assert "the worst case leaves {:.1f} % at 0.5/255, {:.1f} % at 2/255 and {:.1f} % at 8/255".format(*worst) in TEXT
+    assert worst[-1] < 5
 
 
 def test_intervals_converged_and_are_as_narrow_as_is_said() -> None:
