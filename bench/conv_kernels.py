@@ -1,9 +1,10 @@
 """Convolutions of few channels: the kernels of lcrbnn/kernels/conv_triton.py against torch's own, by shape.
 
-    python -m bench.conv_kernels [--shapes 16x16@32 ...] [--record results/bench/conv-kernels.json]
+    python -m bench.conv_kernels [--shapes 16x16@32 16x32@32/2 ...] [--runs 5] [--record FILE]
 
 Microseconds of a launch replayed in a captured graph, bfloat16, batch 128: torch's (cuDNN's choice), the kernel as it
-is set, and the best of a few block sizes. The ratio is torch's time over the kernel's.
+is set, and the best of a few block sizes. The ratio is torch's time over the kernel's. With several runs the kernel
+takes one launch for all and torch one for each.
 """
 
 from __future__ import annotations
@@ -20,38 +21,39 @@ from torch import Tensor
 
 from lcrbnn.runs.record import write_record
 
-SHAPES = ("3x16@32", "16x16@32", "32x32@16", "64x64@8", "64x64@32")
+SHAPES = ("3x16@32", "16x16@32", "16x32@32/2", "32x32@16", "32x64@16/2", "64x64@8", "64x64@32")
 BATCH = 128
 
 
-def measure(shape: str, tune: bool) -> dict[str, Any]:
+def measure(shape: str, runs: int, tune: bool) -> dict[str, Any]:
     """All three products of one shape."""
     from lcrbnn.kernels import conv_triton as kernels
 
-    channels, side = shape.split("@")
+    channels, at = shape.split("@")
+    side, stride = (int(n) for n in (at if "/" in at else f"{at}/1").split("/"))
     cin, cout = (int(c) for c in channels.split("x"))
     widest = max(cin, cout)
-    x = _map(cin, int(side)).sign()
-    g = _map(cout, int(side))
-    w = torch.randn(cout, cin, 3, 3, device="cuda").bfloat16().contiguous(memory_format=torch.channels_last).sign()
+    x, g = _maps(runs, cin, side).sign(), _maps(runs, cout, side // stride)
+    w = torch.randn(runs, cout, 3, 3, cin, device="cuda").bfloat16().sign()
+    each = [tuple(t[run].permute(0, 3, 1, 2) for t in (x, g, w)) for run in range(runs)]
     jobs: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[int, Any], list[Any]]] = {
         "forward": (
-            lambda: F.conv2d(x, w, padding=1),
-            lambda: kernels.convolve(x, w, back=False),
+            lambda: [F.conv2d(x, w, padding=1, stride=stride) for x, _, w in each],
+            lambda: kernels.convolve(x, w, stride, back=False),
             kernels.BLOCKS,
             list(itertools.product((32, 64, 128, 256), (4, 8))),
         ),
         "weight": (
-            lambda: _backward(g, x, w, [False, True]),
-            lambda: kernels.correlate(x, g).sum(0),
+            lambda: [_backward(g, x, w, stride, [False, True]) for x, g, w in each],
+            lambda: kernels.correlate(x, g, stride).sum(1),
             kernels.RUNS,
             list(itertools.product((64, 128), (2, 4, 8), (4, 8))),
         ),
     }
     if cin > 3:
         jobs["input"] = (
-            lambda: _backward(g, x, w, [True, False]),
-            lambda: kernels.convolve(g, w, back=True),
+            lambda: [_backward(g, x, w, stride, [True, False]) for x, g, w in each],
+            lambda: kernels.convolve(g, w, stride, back=True),
             kernels.BLOCKS,
             jobs["forward"][3],
         )
@@ -71,14 +73,14 @@ def measure(shape: str, tune: bool) -> dict[str, Any]:
     return figures
 
 
-def _map(channels: int, side: int) -> Tensor:
-    x = torch.randn(BATCH, channels, side, side, device="cuda").bfloat16()
-    return x.contiguous(memory_format=torch.channels_last)
+def _maps(runs: int, channels: int, side: int) -> Tensor:
+    return torch.randn(runs, BATCH, side, side, channels, device="cuda").bfloat16()
 
 
-def _backward(g: Tensor, x: Tensor, w: Tensor, wanted: list[bool]) -> Any:
+def _backward(g: Tensor, x: Tensor, w: Tensor, stride: int, wanted: list[bool]) -> Any:
     one, none = [1, 1], [0, 0]
-    return torch.ops.aten.convolution_backward(g, x, w, None, one, one, one, False, none, 1, [*wanted, False])
+    far = [stride, stride]
+    return torch.ops.aten.convolution_backward(g, x, w, None, far, one, one, False, none, 1, [*wanted, False])
 
 
 def _microseconds(work: Callable[[], Any], launches: int = 20) -> float:
@@ -106,18 +108,19 @@ def main() -> None:
     """Measure the shapes and print a line for each product."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
+    parser.add_argument("--runs", type=int, default=1, help="in one launch (default: 1)")
     parser.add_argument("--tune", action="store_true", help="try other block sizes too")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     figures = {}
     for shape in args.shapes:
-        figures[shape] = measure(shape, args.tune)
+        figures[shape] = measure(shape, args.runs, args.tune)
         for name, row in figures[shape].items():
             shown = "  ".join(f"{k} {v}" for k, v in row.items() if k != "tried")
-            print(f"{shape:9} {name:8} {shown}", flush=True)
+            print(f"{shape:10} {name:8} {shown}", flush=True)
     if args.record:
-        write_record(args.record, "conv-kernels", {"batch": BATCH, "precision": "bfloat16"}, figures)
+        write_record(args.record, "conv-kernels", {"batch": BATCH, "runs": args.runs, "precision": "bfloat16"}, figures)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lcrbnn.cli.train import add_options
+from lcrbnn.cli.train import STEP_HELP, add_options
 from lcrbnn.errors import number
 
 
@@ -23,7 +23,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     """How the runs of a study are carried out."""
     parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
-    parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
+    parser.add_argument("--step", default="auto", help=STEP_HELP)
     add_options(parser)
 
 

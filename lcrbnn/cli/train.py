@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from lcrbnn.train.ranks import Ranks
 
 MOST = 1000  # seeds of one range
+STEP_HELP = (
+    "eager, fast (compiled and captured), team (fast; runs that differ in their seed alone make each step together), "
+    "or auto: fast on a GPU"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
     parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
-    parser.add_argument("--step", default="auto", help="eager, fast (compiled and captured), or auto: fast on a GPU")
+    parser.add_argument("--step", default="auto", help=STEP_HELP)
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="seconds that processes of a run, if there are several, wait"
     )

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lcrbnn.kernels.support import usable
+from lcrbnn.kernels.support import in_front, usable
 
 WIDTHS = (16, 32, 64)  # channels that the kernel takes
 THIN = 3  # input channels of an image, which it takes too
@@ -24,7 +24,7 @@ def conv2d(x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any,
     if bias is None and groups == 1 and _suits(x, w, stride, padding, dilation):
         short = _short(x, w)
         if short is not None:
-            return convolve(x.to(short), w.to(short))
+            return convolve(x.to(short), w.to(short), stride[0])
     return F.conv2d(x, w, bias, stride, padding, dilation, groups)
 
 
@@ -32,7 +32,8 @@ def _suits(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any) -> bo
     return (
         usable(x, w)
         and tuple(w.shape[2:]) == (3, 3)
-        and stride == dilation == padding == (1, 1)
+        and dilation == padding == (1, 1)
+        and (stride == (1, 1) or (stride == (2, 2) and w.shape[1] != THIN and not any(n % 2 for n in x.shape[2:])))
         and w.shape[0] in WIDTHS
         and (w.shape[1] in WIDTHS or (w.shape[1] == THIN and not x.requires_grad))
         and x.numel() // w.shape[1] <= MOST[max(w.shape[0], w.shape[1])]
@@ -48,67 +49,135 @@ def _short(x: Tensor, w: Tensor) -> torch.dtype | None:
     return dtype if dtype in (torch.bfloat16, torch.float16) else None
 
 
-@torch.library.custom_op("lcrbnn::convolve", mutates_args=())
-def convolve(x: Tensor, w: Tensor) -> Tensor:
-    """3 x 3, stride 1, padding 1: (n, in, h, w) and (out, in, 3, 3) -> (n, out, h, w), channels last, x's type."""
-    from lcrbnn.kernels import conv_triton
+# -- one run ---------------------------------------------------------------------------------------------------------
 
-    return conv_triton.convolve(_last(x), _last(w), back=False)
+
+@torch.library.custom_op("lcrbnn::convolve", mutates_args=())
+def convolve(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """3 x 3, padding 1: (n, in, h, w) and (out, in, 3, 3) -> (n, out, h / stride, w / stride), channels last."""
+    return _shown(_convolved(_stored(x[None]), _stored(w[None]), stride, back=False))[0]
 
 
 @torch.library.custom_op("lcrbnn::convolve_input", mutates_args=())
-def convolve_input(g: Tensor, w: Tensor) -> Tensor:
+def convolve_input(g: Tensor, w: Tensor, stride: int) -> Tensor:
     """The gradient of x from that of the output."""
-    from lcrbnn.kernels import conv_triton
-
-    return conv_triton.convolve(_last(g), _last(w), back=True)
+    return _shown(_convolved(_stored(g[None]), _stored(w[None]), stride, back=True))[0]
 
 
 @torch.library.custom_op("lcrbnn::convolve_weight", mutates_args=())
-def convolve_weight(x: Tensor, g: Tensor) -> Tensor:
+def convolve_weight(x: Tensor, g: Tensor, stride: int) -> Tensor:
     """The gradient of w in parts, (parts, out, 3, 3, in) float32: their sum is left to whoever can fuse it."""
-    from lcrbnn.kernels import conv_triton
-
-    return conv_triton.correlate(_last(x), _last(g))
+    return _correlated(_stored(x[None]), _stored(g[None]), stride)[0]
 
 
 @convolve.register_fake
-def _(x: Tensor, w: Tensor) -> Tensor:
-    return _like(x, w.shape[0])
+def _(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    return _shown(_convolved_fake(_stored(x[None]), _stored(w[None]), stride, False))[0]
 
 
 @convolve_input.register_fake
-def _(g: Tensor, w: Tensor) -> Tensor:
-    return _like(g, w.shape[1])
+def _(g: Tensor, w: Tensor, stride: int) -> Tensor:
+    return _shown(_convolved_fake(_stored(g[None]), _stored(w[None]), stride, True))[0]
 
 
 @convolve_weight.register_fake
-def _(x: Tensor, g: Tensor) -> Tensor:
-    from lcrbnn.kernels import conv_triton
-
-    n, width, height, columns = x.shape
-    count = conv_triton.parts(n * height * columns, max(width, g.shape[1]))
-    return torch.empty((count, g.shape[1], 3, 3, width), dtype=torch.float32, device=x.device)
+def _(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    return _correlated_fake(_stored(x[None]), _stored(g[None]), stride)[0]
 
 
-def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     x, w = ctx.saved_tensors
-    gx = convolve_input(g, w) if ctx.needs_input_grad[0] else None
-    gw = convolve_weight(x, g).sum(0).to(w.dtype).permute(0, 3, 1, 2) if ctx.needs_input_grad[1] else None
-    return gx, gw
+    gx = convolve_input(g, w, ctx.stride) if ctx.needs_input_grad[0] else None
+    gw = convolve_weight(x, g, ctx.stride).sum(0).to(w.dtype).permute(0, 3, 1, 2) if ctx.needs_input_grad[1] else None
+    return gx, gw, None
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.stride = inputs[2]
 
 
 convolve.register_autograd(_backward, setup_context=_keep)
 
 
-def _like(x: Tensor, channels: int) -> Tensor:
-    n, _, h, w = x.shape
-    return torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+# -- several runs, as torch.vmap asks for them -----------------------------------------------------------------------
 
 
-def _last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
+@torch.library.custom_op("lcrbnn::convolve_runs", mutates_args=())
+def convolve_runs(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
+    """Of several runs, in the order of conv_triton.py: (runs, n, h, w, in) and (runs, out, 3, 3, in)."""
+    return _convolved(x.contiguous(), w.contiguous(), stride, back=back)
+
+
+@torch.library.custom_op("lcrbnn::correlate_runs", mutates_args=())
+def correlate_runs(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    """The gradients of w in parts, (runs, parts, out, 3, 3, in) float32."""
+    return _correlated(x.contiguous(), g.contiguous(), stride)
+
+
+@convolve_runs.register_fake
+def _(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
+    return _convolved_fake(x, w, stride, back)
+
+
+@correlate_runs.register_fake
+def _(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    return _correlated_fake(x, g, stride)
+
+
+@convolve.register_vmap
+def _(info: Any, dims: Any, x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, int]:
+    return _shown(convolve_runs(*_all_stored(info, dims, x, w), stride, False)), 0
+
+
+@convolve_input.register_vmap
+def _(info: Any, dims: Any, g: Tensor, w: Tensor, stride: int) -> tuple[Tensor, int]:
+    return _shown(convolve_runs(*_all_stored(info, dims, g, w), stride, True)), 0
+
+
+@convolve_weight.register_vmap
+def _(info: Any, dims: Any, x: Tensor, g: Tensor, stride: int) -> tuple[Tensor, int]:
+    return correlate_runs(*_all_stored(info, dims, x, g), stride), 0
+
+
+def _all_stored(info: Any, dims: Any, *tensors: Tensor) -> list[Tensor]:
+    return [_stored(t) for t in in_front(info, dims, tensors)]
+
+
+# -- how maps lie in memory ------------------------------------------------------------------------------------------
+
+
+def _stored(x: Tensor) -> Tensor:
+    """(runs, n, channels, h, w) -> (runs, n, h, w, channels), whole in memory."""
+    return x.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _shown(x: Tensor) -> Tensor:
+    """The other way round, without moving anything."""
+    return x.permute(0, 1, 4, 2, 3)
+
+
+def _convolved(x: Tensor, w: Tensor, stride: int, *, back: bool) -> Tensor:
+    from lcrbnn.kernels import conv_triton
+
+    return conv_triton.convolve(x, w, stride, back=back)
+
+
+def _correlated(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    from lcrbnn.kernels import conv_triton
+
+    return conv_triton.correlate(x, g, stride)
+
+
+def _convolved_fake(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
+    runs, n, *sides, _ = x.shape
+    tall, wide = (side * stride if back else side // stride for side in sides)
+    return x.new_empty((runs, n, tall, wide, w.shape[4] if back else w.shape[1]))
+
+
+def _correlated_fake(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    from lcrbnn.kernels import conv_triton
+
+    (runs, n, tall, wide, out), width = g.shape, x.shape[4]
+    count = conv_triton.parts(n * tall * wide, max(width, out))
+    return torch.empty((runs, count, out, 3, 3, width), dtype=torch.float32, device=x.device)

@@ -1,10 +1,10 @@
-"""Convolutions of 3 x 3 with few channels, stride 1, padding 1, on maps stored channels last.
+"""Convolutions of 3 x 3 with few channels, stride 1 or 2, padding 1, of one or more runs side by side.
 
 With 16 channels a library's tile is mostly padding, and its time ten times that of reading the map. Here a program
 takes a run of output pixels and all channels; the nine taps are nine small products whose inputs are mostly in cache.
 
-    x, g  maps before and after, (n, h, w, channels) in memory
-    w     weights, (out, 3, 3, in) in memory
+    x, g  maps before and after, (runs, n, h, w, channels), whole in memory; with stride 2 sides of x are even
+    w     weights, (runs, out, 3, 3, in), whole in memory
 """
 
 from __future__ import annotations
@@ -18,21 +18,36 @@ TAPS = 9
 
 
 @triton.jit
-def _convolve(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr,
-              CW: tl.constexpr, BACK: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    # y[p, co] = sum over taps and ci of x[p + tap, ci] * weight. BACK: x is a gradient, the taps are mirrored and the
-    # weight is transposed. CW: the weight's own number of input channels.
+def _convolve(x, w, y, pixels, sources, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
+              CI: tl.constexpr, CO: tl.constexpr, CW: tl.constexpr, STRIDE: tl.constexpr, BACK: tl.constexpr,
+              PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    # y[p, co] = sum over taps and ci of x[p * stride + tap, ci] * weight; y has H x W pixels an image, x has HX x WX.
+    # BACK: x is a gradient, taken where (p + tap) / stride is whole; taps are mirrored and the weight is transposed.
+    # CW: the weight's own number of input channels.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    run = tl.program_id(1).to(tl.int64)
+    x += run * sources * CI
+    y += run * pixels * CO
+    w += run * (9 * CI * CO)
     row = (p // W) % H
     column = p % W
+    image = p // (H * W)
     ci = tl.arange(0, CI)
     co = tl.arange(0, CO)
     total = tl.zeros((BLOCK, CO), tl.float32)
     for tap in tl.static_range(9):
-        dy = tap // 3 - 1
-        dx = tap % 3 - 1
-        inside = (p < pixels) & (row + dy >= 0) & (row + dy < H) & (column + dx >= 0) & (column + dx < W)
-        a = tl.load(x + (p + dy * W + dx)[:, None] * CI + ci[None, :], mask=inside[:, None], other=0.0)
+        if BACK:
+            i = row + (tap // 3 - 1)
+            j = column + (tap % 3 - 1)
+            inside = (p < pixels) & (i >= 0) & (j >= 0) & (i % STRIDE == 0) & (j % STRIDE == 0)
+            i = i // STRIDE
+            j = j // STRIDE
+        else:
+            i = row * STRIDE + (tap // 3 - 1)
+            j = column * STRIDE + (tap % 3 - 1)
+            inside = (p < pixels) & (i >= 0) & (j >= 0)
+        inside = inside & (i < HX) & (j < WX)
+        a = tl.load(x + ((image * HX + i) * WX + j)[:, None] * CI + ci[None, :], mask=inside[:, None], other=0.0)
         if BACK:
             b = tl.load(w + ci[:, None] * (9 * CW) + (8 - tap) * CW + co[None, :])
         else:
@@ -42,12 +57,17 @@ def _convolve(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexp
 
 
 @triton.jit
-def _correlate(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr,
-               PRECISION: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
-    # part[program, co, tap, ci] = sum over the program's pixels of g[p, co] * x[p + tap, ci]; a row of taps a program.
+def _correlate(x, g, part, pixels, sources, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
+               CI: tl.constexpr, CO: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+               BLOCK: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
+    # part[program, co, tap, ci] = sum over the program's pixels p of g of g[p, co] * x[p * stride + tap, ci]; a row of
+    # taps a program.
     first = tl.program_id(0) * (BLOCK * RUN)
     ky = tl.program_id(1)
-    dy = ky - 1
+    run = tl.program_id(2).to(tl.int64)
+    x += run * sources * CI
+    g += run * pixels * CO
+    part += run * tl.num_programs(0) * (CO * 9 * CI)
     ci = tl.arange(0, CI)
     co = tl.arange(0, CO)
     left = tl.zeros((CO, CI), tl.float32)
@@ -55,15 +75,15 @@ def _correlate(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.cons
     right = tl.zeros((CO, CI), tl.float32)
     for block in range(RUN):
         p = first + block * BLOCK + tl.arange(0, BLOCK)
-        row = (p // W) % H
-        column = p % W
+        i = (p // W) % H * STRIDE + (ky - 1)
+        j = p % W * STRIDE
         here = p < pixels
         gt = tl.load(g + p[None, :] * CO + co[:, None], mask=here[None, :], other=0.0)
-        rows = here & (row + dy >= 0) & (row + dy < H)
-        at = x + (p + dy * W)[:, None] * CI + ci[None, :]
-        a = tl.load(at - CI, mask=(rows & (column > 0))[:, None], other=0.0)
+        rows = here & (i >= 0) & (i < HX)
+        at = x + ((p // (H * W) * HX + i) * WX + j)[:, None] * CI + ci[None, :]
+        a = tl.load(at - CI, mask=(rows & (j > 0))[:, None], other=0.0)
         b = tl.load(at, mask=rows[:, None], other=0.0)
-        c = tl.load(at + CI, mask=(rows & (column < W - 1))[:, None], other=0.0)
+        c = tl.load(at + CI, mask=(rows & (j < WX - 1))[:, None], other=0.0)
         left = tl.dot(gt, a, left, input_precision=PRECISION)
         middle = tl.dot(gt, b, middle, input_precision=PRECISION)
         right = tl.dot(gt, c, right, input_precision=PRECISION)
@@ -78,6 +98,10 @@ def _convolve_thin(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.con
                    PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     # As _convolve forward, for so few input channels (3) that all taps together fit one product of 32.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    run = tl.program_id(1).to(tl.int64)
+    x += run * pixels * CI
+    y += run * pixels * CO
+    w += run * (9 * CI * CO)
     row = ((p // W) % H)[:, None]
     column = (p % W)[:, None]
     k = tl.arange(0, 32)[None, :]
@@ -97,6 +121,10 @@ def _convolve_thin(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.con
 def _correlate_thin(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr,
                     PRECISION: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
     first = tl.program_id(0) * (BLOCK * RUN)
+    run = tl.program_id(1).to(tl.int64)
+    x += run * pixels * CI
+    g += run * pixels * CO
+    part += run * tl.num_programs(0) * (CO * 9 * CI)
     k = tl.arange(0, 32)[None, :]
     dy = k // (3 * CI) - 1
     dx = (k // CI) % 3 - 1
@@ -121,36 +149,42 @@ BLOCKS = {16: (256, 4), 32: (64, 4), 64: (64, 4)}
 RUNS = {16: (128, 8, 4), 32: (64, 8, 4), 64: (64, 8, 4)}  # pixels a block, blocks a program, warps
 
 
-def convolve(x: Tensor, w: Tensor, *, back: bool) -> Tensor:
-    """The map after a convolution, or, with `back`, the gradient of the map before it from that of the map after it."""
-    n, width, height, columns = x.shape
-    out = w.shape[1] if back else w.shape[0]
-    y = torch.empty((n, out, height, columns), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    pixels, shape = n * height * columns, (height, columns, width, out)
+def convolve(x: Tensor, w: Tensor, stride: int, *, back: bool) -> Tensor:
+    """The maps after a convolution, or, with `back`, the gradient of the maps before it from that of those after it."""
+    runs, n, height, columns, width = x.shape
+    out = w.shape[4] if back else w.shape[1]
+    tall, wide = (side * stride if back else side // stride for side in (height, columns))
+    y = torch.empty((runs, n, tall, wide, out), dtype=x.dtype, device=x.device)
+    pixels, sides = n * tall * wide, (tall, wide)
     block, warps = BLOCKS[max(width, out)]
-    grid = (triton.cdiv(pixels, block),)
+    grid = (triton.cdiv(pixels, block), runs)
     if width * TAPS <= 32:
-        _convolve_thin[grid](x, w, y, pixels, *shape, _precision(x), block, num_warps=warps)
+        _convolve_thin[grid](x, w, y, pixels, *sides, width, out, _precision(x), block, num_warps=warps)
     else:
-        _convolve[grid](x, w, y, pixels, *shape, w.shape[1], back, _precision(x), block, num_warps=warps)
+        sizes = (pixels, n * height * columns, *sides, height, columns, width, out, w.shape[4], stride)
+        _convolve[grid](x, w, y, *sizes, back, _precision(x), block, num_warps=warps)
     return y
 
 
-def correlate(x: Tensor, g: Tensor) -> Tensor:
-    """The gradient of the weight in parts, (parts, out, 3, 3, in) float32, to be added up."""
-    n, width, height, columns = x.shape
-    out, pixels = g.shape[1], n * height * columns
+def correlate(x: Tensor, g: Tensor, stride: int) -> Tensor:
+    """The gradient of the weights in parts, (runs, parts, out, 3, 3, in) float32, to be added up."""
+    runs, n, height, columns, width = x.shape
+    tall, wide, out = g.shape[2:]
+    pixels, sides = n * tall * wide, (tall, wide)
     block, run, warps = RUNS[max(width, out)]
     count = parts(pixels, max(width, out))
-    part = torch.empty((count, out, 3, 3, width), dtype=torch.float32, device=x.device)
-    thin = width * TAPS <= 32
-    kernel, grid = (_correlate_thin, (count,)) if thin else (_correlate, (count, 3))
-    kernel[grid](x, g, part, pixels, height, columns, width, out, _precision(x), block, run, num_warps=warps)
+    part = torch.empty((runs, count, out, 3, 3, width), dtype=torch.float32, device=x.device)
+    last = (_precision(x), block, run)
+    if width * TAPS <= 32:
+        _correlate_thin[(count, runs)](x, g, part, pixels, *sides, width, out, *last, num_warps=warps)
+    else:
+        sizes = (pixels, n * height * columns, *sides, height, columns, width, out, stride)
+        _correlate[(count, 3, runs)](x, g, part, *sizes, *last, num_warps=warps)
     return part
 
 
 def parts(pixels: int, widest: int) -> int:
-    """How many parts a weight's gradient comes in."""
+    """How many parts a weight's gradient comes in, by the pixels of the map after the convolution."""
     block, run, _ = RUNS[widest]
     return triton.cdiv(pixels, block * run)
 

@@ -40,7 +40,8 @@ class EagerStep:
         self._reduce = Reducer(parts.model, ranks)
         train.augmentation(spec.augment)  # refused before anything is written
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
-        self.captured = False
+        self.captured = self.ahead = False
+        self.team = None
         self._batches: Iterator[Batch] = iter(())
         self._epoch = self._step = 0
         self._full = 0.0

@@ -29,6 +29,7 @@ from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
+from lcrbnn.train.team import Team
 
 NEVER = 2**62  # the first bad step, while there is none
 WARM_UP = 2  # steps before the capture, undone afterwards
@@ -63,6 +64,7 @@ class FastStep:
         self._starts = [torch.tensor([i * size], device=device) for i in range(spec.accumulate)]
         self._share = 1 / pieces
         self._reduce = Reducer(parts.model, ranks)
+        self.team: Team | None = None  # of runs that make their steps together, this one among them
         self._graph: Any = None
         self._look: Any = None
         self._seen = (self._lr, self._lr)
@@ -72,7 +74,7 @@ class FastStep:
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)
-        self._counters: list[tuple[Any, Tensor]] = [
+        self.counters: list[tuple[Any, Tensor]] = [
             (m, m.num_batches_tracked)
             for m in parts.model.modules()
             if isinstance(m, nn.modules.batchnorm._BatchNorm)
@@ -108,10 +110,17 @@ class FastStep:
         self._step += 1
 
     def _again(self) -> None:
-        if self.captured:
+        if self.team is not None:
+            self.team.ask(self._epoch, self._step)
+        elif self.captured:
             self._graph.replay()
         else:
             self._body()
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the next step was made already: by the team, when another of its runs asked for it."""
+        return self.team is not None and self.team.last == (self._epoch, self._step)
 
     def check(self) -> None:
         """Wait for the device, and raise if a step had bad numbers."""
@@ -131,27 +140,35 @@ class FastStep:
         with self._on_stream(), _undone(self._buffers()):
             self.feed.show_first()
             self._count.zero_()
-            gradients = []
-            for weight in (0.0, much := MUCH * max(self._full, 1e-6)):
-                self._weights[0] = weight
-                if not self.captured:
-                    self._seen = self._gradient()
-                else:
-                    if self._look is None:
-                        self._look = torch.cuda.CUDAGraph()
-                        with torch.cuda.graph(self._look, self._graph.pool(), self.stream, self._mode):
-                            self._seen = self._gradient()
-                    self._look.replay()
-                gradients.append(self._seen[0].clone())
-            task, both = gradients
+            much = MUCH * max(self._full, 1e-6)
+            if self.team is not None:
+                (task, both), ratios = self.team.look(self, much)
+            else:
+                (task, both), ratios = self._own_look(much)
             share = ((both - task).norm() / much / task.norm().clamp_min(1e-30)).item()
-            return Look([round(r, 6) for r in self._seen[1].tolist()], share)
+            return Look([round(r, 6) for r in ratios.tolist()], share)
+
+    def _own_look(self, much: float) -> tuple[list[Tensor], Tensor]:
+        """The gradients without retention and with this much of it, and the ratios."""
+        gradients = []
+        for weight in (0.0, much):
+            self._weights[0] = weight
+            if not self.captured:
+                self._seen = self._gradient()
+            else:
+                if self._look is None:
+                    self._look = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(self._look, self._graph.pool(), self.stream, self._mode):
+                        self._seen = self._gradient()
+                self._look.replay()
+            gradients.append(self._seen[0].clone())
+        return gradients, self._seen[1]
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
         """Of one batch: the gradient of all weights in one piece, and the ratios."""
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
-        with _uncounted(self._counters):
+        with self.uncounted():
             loss, _ = self._forward(self._count, self._starts[0])
         gradients = go_back(self.spec, loss, parts.model.parameters())
         assert parts.retention is not None
@@ -181,7 +198,7 @@ class FastStep:
         parts.optimizer.zero_grad(set_to_none=True)
         seen = []
         for start in self._starts:
-            with _uncounted(self._counters):
+            with self.uncounted():
                 loss, sums = self._forward(self._count, start)
             push(self.spec, loss, self._share)
             seen.append(sums)
@@ -195,22 +212,30 @@ class FastStep:
         project(parts.model)
         self.sums += sums
         self._count += 1
-        if self._counters:
-            torch._foreach_add_([counter for _, counter in self._counters], self.spec.accumulate)
+        if self.counters:
+            torch._foreach_add_([counter for _, counter in self.counters], self.spec.accumulate)
 
     def _prepare(self) -> None:
         """Warm up and capture; the steps that this takes are undone."""
         self._use_lr_tensor()
         fill_memory(self.parts.optimizer)
-        with _undone(self._state()):
+        if self.team is not None and self.team.ready:
+            self._graph = True
+            return
+        with _undone(self.state() if self.team is None else self.team.state()):
             try:
-                self._body()
+                self._ready()
             except (TorchDynamoException, InductorError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise Failed(f"the step cannot be compiled here ({reason}); --step eager does without") from None
-            if not self.captured:
-                self._graph = True
-                return
+
+    def _ready(self) -> None:
+        self._graph = True
+        if self.team is not None:
+            self.team.prepare(WARM_UP)
+            return
+        self._body()
+        if self.captured:
             for _ in range(WARM_UP):
                 self._body()
             torch.cuda.synchronize()
@@ -222,7 +247,12 @@ class FastStep:
         for group in self.parts.optimizer.param_groups:
             group["lr"] = self._lr
 
-    def _state(self) -> list[Tensor]:
+    def uncounted(self) -> Any:
+        """Inside, batch norms do not count their batches."""
+        return _uncounted(self.counters)
+
+    def state(self) -> list[Tensor]:
+        """All that a step changes."""
         remembered = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
         kept = [t for m in modules for t in (*m.parameters(), *m.buffers())]

@@ -6,21 +6,22 @@ from lcrbnn.kernels import conv
 from lcrbnn.models import network
 from tests.kernels.interpreted import run_interpreted
 
-# Input and output channels, height, width, images: odd sides, more pixels than a block, a weight that is not square.
-CASES = [(16, 16, 8, 8, 3), (16, 32, 4, 6, 2), (32, 32, 5, 7, 4), (64, 64, 3, 3, 2), (64, 32, 9, 8, 2)]
-CASES += [(3, 16, 9, 8, 2)]  # an image
+# Input and output channels, height, width, images, stride: odd sides, more pixels than a block, weights not square.
+CASES = [(16, 16, 8, 8, 3, 1), (16, 32, 4, 6, 2, 1), (32, 32, 5, 7, 4, 1), (64, 64, 3, 3, 2, 1), (64, 32, 9, 8, 2, 1)]
+CASES += [(16, 32, 8, 6, 3, 2), (32, 16, 4, 10, 2, 2)]
+CASES += [(3, 16, 9, 8, 2, 1)]  # an image
 
 
 def largest_errors():
     """Of output and gradients, against float64, over their largest entry; for float32 maps stored either way."""
     torch.manual_seed(0)
     errors = {}
-    for cin, cout, h, w, n in CASES:
+    for cin, cout, h, w, n, stride in CASES:
         for layout in (torch.channels_last, torch.contiguous_format):
             x = torch.randn(n, cin, h, w).contiguous(memory_format=layout).requires_grad_(cin != conv.THIN)
             weight = torch.randn(cout, cin, 3, 3).contiguous(memory_format=layout).requires_grad_()
-            ours = conv.convolve(x, weight)
-            theirs = F.conv2d(x.double(), weight.double(), padding=1)
+            ours = conv.convolve(x, weight, stride)
+            theirs = F.conv2d(x.double(), weight.double(), padding=1, stride=stride)
             g = torch.randn_like(ours)
             wanted = [t for t in (x, weight) if t.requires_grad]
             pairs = [
@@ -31,8 +32,27 @@ def largest_errors():
                     strict=True,
                 ),
             ]
-            errors[f"{cin} {cout} {layout}"] = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
+            errors[f"{cin} {cout} {stride} {layout}"] = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
     return errors
+
+
+def runs_together():
+    """Largest difference between what three runs get from one launch and what each gets alone."""
+    torch.manual_seed(0)
+    found = {}
+    for cin, cout, h, w, n, stride in CASES:
+        x, weight = torch.randn(3, n, cin, h, w), torch.randn(3, cout, cin, 3, 3)
+        g = torch.randn(3, n, cout, h // stride, w // stride)
+        jobs = {"forward": (conv.convolve, x, weight), "weight": (conv.convolve_weight, x, g)}
+        if cin != conv.THIN:
+            jobs["input"] = (conv.convolve_input, g, weight)
+        for name, (work, a, b) in jobs.items():
+            together = torch.vmap(lambda a, b, work=work, stride=stride: work(a, b, stride))(a, b)
+            alone = torch.stack([work(*pair, stride) for pair in zip(a, b, strict=True)])
+            found[f"{name} {cin} {cout} {stride}"] = (together - alone).abs().max().item()
+        shared = torch.vmap(lambda a, b=weight[0], stride=stride: conv.convolve(a, b, stride))(x)
+        found[f"shared {cin} {cout} {stride}"] = (shared[2] - conv.convolve(x[2], weight[0], stride)).abs().max().item()
+    return found
 
 
 def dispatched():
@@ -43,6 +63,8 @@ def dispatched():
     for name, (a, b, args) in {
         "suits": (x, w, ((1, 1), (1, 1), (1, 1), 1)),
         "stride": (x, w, ((2, 2), (1, 1), (1, 1), 1)),
+        "odd": (x[:, :, :5], w, ((2, 2), (1, 1), (1, 1), 1)),
+        "far": (x, w, ((3, 3), (1, 1), (1, 1), 1)),
         "padding": (x, w, ((1, 1), (0, 0), (1, 1), 1)),
         "same": (x, w, ((1, 1), "same", (1, 1), 1)),
         "dilation": (x, w, ((1, 1), (1, 1), (2, 2), 1)),
@@ -62,9 +84,13 @@ def test_kernel_agrees_with_float64():
         assert max(errors) < 1e-6, case
 
 
+def test_runs_in_one_launch_are_as_each_alone():
+    assert max(run_interpreted(runs_together).values()) == 0
+
+
 def test_only_what_the_kernel_can_do_goes_to_it():
     rows = run_interpreted(dispatched)
-    assert [name for name, (chosen, _) in rows.items() if chosen] == ["suits"]
+    assert [name for name, (chosen, _) in rows.items() if chosen] == ["suits", "stride"]
     assert max(error for _, error in rows.values()) < 0.05
 
 
