@@ -132,7 +132,7 @@ def test_an_arm_and_its_twin_differ_in_retention_alone() -> None:
     assert 2 * len(plain) == len(SPECS)
     for arm in plain:
         spec, twin = SPECS[arm], SPECS[arm._replace(name=arm.name + LCR)]
-        strength = (0.0, 100.0) if spec.method == "bwnh" else (0.03, 0.0)  # its plan says why
+        strength = (0.0, 3.0) if spec.method == "bwnh" else (0.03, 0.0)  # its plan says why
         assert (spec.retains, twin.share, twin.weight, twin.ramp) == (False, *strength, 200.0), arm
         assert {f.name for f in fields(Spec) if getattr(spec, f.name) != getattr(twin, f.name)} <= RETENTION, arm
 
