@@ -9,10 +9,17 @@ from lcrbnn.train import Spec
 
 MEMORY = 1.1  # of the base's: what retention may take at most
 
+# What is added to a step: retention in its forms (the paper's at a lambda that ends no run), or what stands beside it.
 RETENTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "latent": {"weight": 1.0},
     "teacher": {"weight": 1.0, "form_options": ("reference=teacher", "maps=real")},
+    "paper": {"form": "paper", "weight": 1e-6},
+    "paper-blocks": {"form": "paper", "weight": 1e-6, "form_options": ("spans=blocks",)},
+    "official": {"form": "official", "weight": 8.0},
+    "spectral": {"regularizer": "spectral"},
+    "spectral-signs": {"regularizer": "spectral-signs"},
+    "defensive": {"regularizer": "defensive"},
 }
 
 
@@ -32,7 +39,7 @@ class Case:
     @property
     def taught(self) -> bool:
         """Whether it needs a teacher."""
-        return self.retention == "teacher"
+        return self.retention in ("teacher", "official")
 
     def spec(self, teacher: str = "", seed: int = 0) -> Spec:
         """The settings of one of its runs: those of the recipes, with a rate that no random label can blow up."""
@@ -59,6 +66,10 @@ CASES: dict[str, Case] = {
     "resnet20-four": Case("resnet20-double", seeds=4, rate=150_000),
     "resnet20-latent": Case("resnet20-double", retention="latent", base="resnet20", slower=1.15),
     "resnet20-teacher": Case("resnet20-double", retention="teacher", base="resnet20", slower=1.30),
+    **{
+        f"resnet20-{name}": Case("resnet20-double", retention=name, base="resnet20")
+        for name in ("paper", "paper-blocks", "official", "spectral", "spectral-signs", "defensive")
+    },
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
     "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),

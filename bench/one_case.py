@@ -106,7 +106,7 @@ def _compared(case: Case, figures: dict[str, Any], base: dict[str, Any] | None) 
     targets = {
         "images_per_second": (case.rate, True),
         "time_ratio": (case.slower, False),
-        "memory_ratio": (MEMORY if case.base else None, False),
+        "memory_ratio": (MEMORY if case.slower else None, False),
     }
     seen = {**figures, **ratios}
     checked = {

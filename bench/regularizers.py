@@ -74,17 +74,17 @@ class Trainer:
         loss = loss if self.added is None else loss + STRENGTH * self.added(self.model)
         return loss if self.retention is None else loss + self.retention.loss()
 
-    def step(self) -> tuple[float, float]:
-        """One step, in seconds: of the clock, and of this process."""
-        _wait()
-        began, busy = time.perf_counter(), time.process_time()
+    def learn(self) -> None:
+        """One step."""
         loss = self.loss()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         lcrbnn.project(self.model)
-        _wait()
-        return time.perf_counter() - began, time.process_time() - busy
+
+    def step(self) -> tuple[float, float]:
+        """One step, in seconds: of the clock, and of this process."""
+        return timed(self.learn)
 
     def kept_bytes(self) -> int:
         """The memory of all tensors that a step keeps for its way back, each storage once, weights left out."""
@@ -112,6 +112,15 @@ class Trainer:
         torch.cuda.reset_peak_memory_stats()
         self.step()
         return torch.cuda.max_memory_allocated() - before
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """The seconds of some work: of the clock, until the device has done it, and of this process."""
+    _wait()
+    began, busy = time.perf_counter(), time.process_time()
+    work()
+    _wait()
+    return time.perf_counter() - began, time.process_time() - busy
 
 
 def _wait() -> None:

@@ -17,6 +17,7 @@ from lcrbnn.methods import method
 from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.regularizers.defensive import orthogonality
 from lcrbnn.runs.record import read_record
+from lcrbnn.study.plan import read_plan
 from lcrbnn.train import Spec
 from lcrbnn.train import spec as spec_module
 from lcrbnn.train.build import build, build_network
@@ -140,6 +141,11 @@ def test_the_comparison_counts_what_a_step_keeps(monkeypatch: pytest.MonkeyPatch
     assert kept["none"] > 0
     assert kept["spectral, before the sign"] >= kept["none"]
     assert min(bench.times({"none": bench.Trainer("none", False)}, 1)["none"]) > 0
+
+
+def test_the_plan_of_accuracies_has_the_same_variants() -> None:
+    plan = read_plan(Path(__file__).parents[1] / "studies" / "cifar10-regularizers.toml")
+    assert [(spec.regularizer, spec.retains) for spec in plan.arms.values()] == list(bench.VARIANTS.values())
 
 
 def test_the_record_has_every_variant_and_shows_what_is_undone() -> None:

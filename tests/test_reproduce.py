@@ -230,6 +230,7 @@ def test_the_command_runs_a_table_lists_and_writes(
     [
         ('studies = "../studies"', "", "studies names a folder, and tables are there"),
         ('source = "Table 0"', "", "it lacks source"),
+        ("rows = [", "plans = []\nrows = [", "table small lists rows, or plans whose arms are its rows"),
         ("layers = true", "layers = 1", "layers is of the wrong kind; got 1"),
         ("layers = true", "layer = true", "no part of a table is called 'layer'"),
         ("seeds = 2, paper = 60.0", "seeds = 0, paper = 60.0", "row 1 of table small: seeds must be a whole number"),

@@ -46,6 +46,7 @@ class Table:
     source: str
     rows: tuple[Row, ...]
     layers: bool = False  # whether its rows are compared layer by layer too
+    pairs: bool = False  # whether its rows are all arms of some plans, to be shown in pairs: ARM and ARM-lcr
 
 
 @dataclass
@@ -103,16 +104,21 @@ def read_promise(path: Path, records: Path | None = None) -> Promise:
         refuse_unknown(given, ("studies", "tables"), "part of it")
         if not isinstance(given.get("studies"), str) or not isinstance(given.get("tables"), dict):
             raise InputError("studies names a folder, and tables are there")
-        tables = {name: _table(name, table) for name, table in given["tables"].items()}
+        studies = Path(normpath(path.parent / given["studies"]))
+        tables = {name: _table(name, table, studies) for name, table in given["tables"].items()}
     except InputError as error:
         raise InputError(f"the list of tables {path}: {error}") from None
-    studies = Path(normpath(path.parent / given["studies"]))
     return Promise(path, studies, path.parent if records is None else records, tables)
 
 
-def _table(name: str, given: Any) -> Table:
-    kinds = {"title": str, "source": str, "rows": list, "layers": bool}
-    _check(given, kinds, ("title", "source", "rows"), f"table {name}")
+def _table(name: str, given: Any, studies: Path) -> Table:
+    kinds = {"title": str, "source": str, "rows": list, "plans": list, "layers": bool}
+    _check(given, kinds, ("title", "source"), f"table {name}")
+    if ("rows" in given) == ("plans" in given):
+        raise InputError(f"table {name} lists rows, or plans whose arms are its rows")
+    if "plans" in given:
+        arms = tuple(row for plan in given["plans"] for row in _every_arm(studies, plan))
+        return Table(name, given["title"], given["source"], arms, given.get("layers", False), pairs=True)
     rows = []
     for place, row in enumerate(given["rows"], 1):
         try:
@@ -120,6 +126,12 @@ def _table(name: str, given: Any) -> Table:
         except InputError as error:
             raise InputError(f"row {place} of table {name}: {error}") from None
     return Table(name, given["title"], given["source"], tuple(rows), given.get("layers", False))
+
+
+def _every_arm(studies: Path, study: Any) -> list[Row]:
+    """A row for each arm of a plan, decided or not."""
+    plan = read_plan(studies / f"{study}.toml")
+    return [Row(arm, Arm(plan.name, arm), len(plan.seeds)) for arm in (*plan.arms, *plan.waiting)]
 
 
 def _row(given: Any) -> Row:

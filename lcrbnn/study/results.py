@@ -6,9 +6,10 @@ import statistics
 from typing import NamedTuple
 
 from lcrbnn.study.cells import NONE, NOT_RUN, against_zero, interval, markdown, minus, spread
+from lcrbnn.study.comparison import ABOUT, comparison
 from lcrbnn.study.layers import layer_tables
-from lcrbnn.study.plan import Runs
 from lcrbnn.study.promise import Arm, Promise, Row, Table
+from lcrbnn.study.readings import share, top1
 
 COLUMNS = (
     "",
@@ -28,7 +29,8 @@ TOP = """# Results: the paper's CIFAR-10 tables
 
 Written by `lcrbnn reproduce --write` from `results/plan.toml`, the list of all that was promised, and from the records
 of the runs; a test compares. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000 training
-images, the last epoch, all 10,000 test images, read once; a seed fixes start, order and augmentation.
+images, the last epoch, all 10,000 test images, read once; a seed fixes start, order and augmentation. Fewer epochs are
+said in the title.
 
 Percent of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of the mean
 (Student's t). *gain*: mean difference to the control (λ = 0), seed by seed, with its 95 % interval; *visible*: the
@@ -44,7 +46,8 @@ def render(promise: Promise) -> str:
         f"## {table.title}\n\n{describe(table)}\n\n{render_table(promise, table)}\n"
         for table in promise.tables.values()
     ]
-    return "\n".join([TOP, *sections, *layer_tables(promise)])
+    about = [ABOUT] if any(table.pairs for table in promise.tables.values()) else []
+    return "\n".join([TOP, *about, *sections, *layer_tables(promise)])
 
 
 def describe(table: Table) -> str:
@@ -53,7 +56,9 @@ def describe(table: Table) -> str:
 
 
 def render_table(promise: Promise, table: Table) -> str:
-    """One table, a line a row; a row without a record says so."""
+    """One table, a line a row or a pair of them; a row without a record says so."""
+    if table.pairs:
+        return comparison(promise, table)
     papers = {row.of: row.paper for row in table.rows if row.than is None}
     return markdown(COLUMNS, [_cells(promise, row, papers) for row in table.rows])
 
@@ -74,11 +79,6 @@ def progress(promise: Promise, table: Table) -> Progress:
     needed = [[row.of] if row.than is None else [row.of, row.than] for row in table.rows]
     rows = sum(all(there[arm] >= row.seeds for arm in of) for row, of in zip(table.rows, needed, strict=True))
     return Progress(rows, len(table.rows), sum(there.values()), sum(arms.values()))
-
-
-def top1(runs: Runs) -> dict[int, float]:
-    """The first reading of the test images, by seed."""
-    return {seed: record["readings"][0]["top1"] for seed, record in runs.items()}
 
 
 def gains(promise: Promise, arm: Arm, seeds: int) -> dict[int, float]:
@@ -104,7 +104,7 @@ def _cells(promise: Promise, row: Row, papers: dict[Arm, float | None]) -> list[
         shown = against_zero(pairs)
         cells[6:8] = f"{statistics.fmean(pairs):+.2f}" if pairs else NONE, interval(pairs, "+.2f")
         cells[8:10] = NONE if shown is None else f"{shown.visible:.2f}", _paper_gain(papers.get(control), row.paper)
-        cells[10] = _share(promise.runs(row.of, row.seeds))
+        cells[10] = share(promise.runs(row.of, row.seeds))
     return [minus(cell) for cell in cells]
 
 
@@ -118,9 +118,3 @@ def _values(promise: Promise, row: Row) -> list[float]:
 
 def _paper_gain(control: float | None, ours: float | None) -> str:
     return NONE if control is None or ours is None else f"{ours - control:+.1f}"
-
-
-def _share(runs: Runs) -> str:
-    found = [record["figures"]["last"].get("share") for record in runs.values()]
-    known = [share for share in found if share is not None]
-    return f"{statistics.fmean(known):.4f}".removeprefix("0") if known else ""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +9,11 @@ import lcrbnn
 from lcrbnn.analyze.flips import flip_rates, layer_signs
 from lcrbnn.analyze.ratios import likeness, retention_ratios
 from lcrbnn.analyze.sensitivity import sensitivity
+from lcrbnn.data.digits import TOP, read_digits
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train import Spec
+from lcrbnn.train.build import load_network
+from tests.train.helpers import small_run
 
 
 def test_a_linear_network_is_equally_sensitive_everywhere() -> None:
@@ -97,3 +104,17 @@ def test_a_real_network_has_no_signs_and_no_ratios() -> None:
     assert retention_ratios(model, images) is None
     assert flip_rates(model, images, [images]) == {}
     assert all("binary" not in maps for maps in likeness(model, images).values())
+
+
+def test_binarising_amplifies_small_noise(tmp_path: Path) -> None:
+    pixels = torch.from_numpy(read_digits().train.images[:64]).float() / TOP
+    over_pairs = {}
+    for method in ("irnet", "real"):
+        path = small_run(tmp_path / method, Spec(method=method, epochs=3))
+        assert RunFolder(path).read_log()[-1]["valid"] > 80  # both have learned
+        model = load_network(RunFolder(path))[1].eval()
+        over_pairs[method] = sensitivity(model, pixels, (0.01, 0.1, 4), draws=1)["over_pairs"]
+    assert all(0.3 < ratio < 1.5 for ratio in over_pairs["real"].values())  # noise counts as much as other changes
+    assert 0.3 < over_pairs["irnet"]["4"] < 1.5
+    assert over_pairs["irnet"]["0.1"] > 3
+    assert over_pairs["irnet"]["0.01"] > 3 * over_pairs["irnet"]["0.1"]
