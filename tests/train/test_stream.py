@@ -139,7 +139,7 @@ def test_a_broken_image_ends_it_with_its_name_or_is_left_out(tmp_path: Path) -> 
     assert len(good) == 40
     assert check(good, channel()) == {}
     with pytest.raises(InputError, match="all 42 images are broken"):
-        without(tree.train, {tree.train[i].name: "bad" for i in range(42)})
+        without(tree.train, {tree.train.inside(i): "bad" for i in range(42)})
 
 
 # -- what a run reads ------------------------------------------------------------------------------------------------
