@@ -19,6 +19,7 @@ AUGMENTATIONS = {
     "none": "images as they are",
     "crop-flip": "4 pixels of black around it, a random crop, mirrored or not",
     "resized-crop": "a random part of 8 to 100 %, resized, mirrored or not; for images that are read from files",
+    "zoom-flip": "the same on the device, of images as they are held: small ones can be cached",
     "cutout": "crop-flip, then a black square of half the side",
     "randaugment": "crop-flip, then two random operations",
     "augmix": "crop-flip, then chains of random operations, mixed (AugMix)",

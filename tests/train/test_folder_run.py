@@ -105,9 +105,10 @@ def test_folder_zip_and_tar_train_the_same_network(straight: Path, tmp_path: Pat
         assert_same(tmp_path / f"run-{name}", straight)
 
 
-def test_a_cached_run_is_a_streamed_one(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("augment", ["crop-flip", "zoom-flip"])
+def test_a_cached_run_is_a_streamed_one(augment: str, images: Path, tmp_path: Path) -> None:
     for cache in ("yes", "no"):
-        small_run(tmp_path / cache, SPEC.but(augment="crop-flip"), options(images, cache=cache))
+        small_run(tmp_path / cache, SPEC.but(augment=augment), options(images, cache=cache))
     assert_same(tmp_path / "yes", tmp_path / "no")
     found = [read_record(tmp_path / cache / "record.json")["figures"]["files"] for cache in ("yes", "no")]
     assert found[0] == {"images": "cached"}
