@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import Parts, build, load_network, read_spec
+from lcrbnn.train.build import RUNS, Parts, build, load_network, read_spec
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
@@ -49,6 +49,7 @@ class Options:
     cache: str = "auto"  # whether such images are held on the device: sources.CACHES
     patience: float = PATIENCE  # seconds that such a process may say nothing
     ranks: Ranks = ALONE  # the processes that share the run
+    runs: Path = RUNS  # of studies, where a spec names one of them
 
     @property
     def files(self) -> Files:
@@ -186,7 +187,8 @@ def _broken(folders: Iterable[RunFolder], spec: Spec, options: Options) -> Fault
 def _built(todo: Mapping[RunFolder, Spec], options: Options) -> dict[RunFolder, Parts]:
     device = find_device(options.device)
     fused = STEPS[options.step](device) and device.type == "cuda"
-    return {folder: build(spec, device, fused=fused, ranks=options.ranks) for folder, spec in todo.items()}
+    how: dict[str, Any] = {"fused": fused, "ranks": options.ranks, "runs": options.runs}
+    return {folder: build(spec, device, **how) for folder, spec in todo.items()}
 
 
 def _loops(

@@ -57,10 +57,9 @@ def zoom(images: Tensor, numbers: Tensor, mirrored: Tensor) -> Tensor:
     channel = torch.arange(c, device=images.device)[None, :, None, None]
 
     def row(places: Tensor) -> Tensor:
-        ends = (
-            images[which, channel, places[:, None, :, None], end[:, None, None, :]].float() for end in (left, right)
-        )
-        return torch.lerp(*ends, along[:, None, None, :])
+        across = places[:, None, :, None]
+        first, second = (images[which, channel, across, end[:, None, None, :]].float() for end in (left, right))
+        return torch.lerp(first, second, along[:, None, None, :])
 
     value = torch.lerp(row(upper), row(lower), down[:, None, :, None])
     return (value + 0.5).floor().to(torch.uint8)

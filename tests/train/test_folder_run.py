@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 import torch
 
+from lcrbnn.analyze.layers import first_images, look_at_run
 from lcrbnn.cli import main
+from lcrbnn.data.listing import Files
 from lcrbnn.engine.format import read_model
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
+from lcrbnn.train.build import read_spec
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.run import Options
 from lcrbnn.train.sources import open_splits, splits_of
@@ -199,6 +202,18 @@ def test_a_run_keeps_the_names_of_its_classes_and_its_exported_network_says_them
     (older / "classes.json").write_text("{}")
     assert main(["export", str(older), "-o", str(tmp_path / "older.bnn")]) == 2
     assert "it holds no names of classes" in capsys.readouterr().err
+
+
+def test_layers_are_looked_at_with_a_few_images_of_all_classes(
+    images: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, member: read.append(member.name) or whole(self, member))
+    spec = read_spec(RunFolder(straight))
+    assert first_images(spec, options(images), 6).shape == (6, 3, SIDE, SIDE)
+    assert [Path(name).parent.name for name in read] == ["ant", "ant", "bee", "bee", "cat", "cat"]
+    assert look_at_run(straight, options(images))["images"] == 60  # there are no more
 
 
 def test_a_run_does_not_go_on_with_classes_of_other_names(
