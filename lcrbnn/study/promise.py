@@ -46,6 +46,7 @@ class Table:
     source: str
     rows: tuple[Row, ...]
     layers: bool = False  # whether its rows are compared layer by layer too
+    top5: bool = False  # whether the share of labels among the first five answers is shown
 
 
 @dataclass
@@ -111,7 +112,7 @@ def read_promise(path: Path, records: Path | None = None) -> Promise:
 
 
 def _table(name: str, given: Any) -> Table:
-    kinds = {"title": str, "source": str, "rows": list, "layers": bool}
+    kinds = {"title": str, "source": str, "rows": list, "layers": bool, "top5": bool}
     _check(given, kinds, ("title", "source", "rows"), f"table {name}")
     rows = []
     for place, row in enumerate(given["rows"], 1):
@@ -119,7 +120,8 @@ def _table(name: str, given: Any) -> Table:
             rows.append(_row(row))
         except InputError as error:
             raise InputError(f"row {place} of table {name}: {error}") from None
-    return Table(name, given["title"], given["source"], tuple(rows), given.get("layers", False))
+    flags = (given.get(flag, False) for flag in ("layers", "top5"))
+    return Table(name, given["title"], given["source"], tuple(rows), *flags)
 
 
 def _row(given: Any) -> Row:
