@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lcrbnn.cli import main
 from lcrbnn.errors import InputError
 from lcrbnn.study.plan import Plan, read_plan, run_plan, table
 from lcrbnn.train.run import Options
@@ -104,3 +105,41 @@ def test_the_control_may_be_an_arm_of_another_plan(tmp_path: Path) -> None:
     assert "difference to first/none" in shown[0]
     assert f"{mean:+.2f} [" in shown[1]
     assert valid("second/same/seed-0") == valid("first/default/seed-0")  # it is the same run
+
+
+NAMED = """# Two steps, as ReActNet's
+recipe = "digits"
+seeds = [1, 4]
+control = "none"
+[settings]
+epochs = 1
+batch = 300
+start = "study:first/none"
+teacher = "study:first/none/seed-1"
+distill = 0.5
+[arms.none]
+"""
+
+
+def test_an_arm_starts_from_the_run_of_its_seed_and_has_one_teacher(tmp_path: Path) -> None:
+    plan = plans(tmp_path, NAMED, FIRST.replace("[0, 1]", "[1, 4]"))
+    assert [(job.spec.start, job.spec.teacher) for job in plan.jobs()] == [
+        ("study:first/none/seed-1", "study:first/none/seed-1"),
+        ("study:first/none/seed-4", "study:first/none/seed-1"),
+    ]
+    options = Options(device="cpu", runs=tmp_path / "runs")  # wherever that is: the records are the same
+    with pytest.raises(InputError, match=r"a run starts from a finished one, and .*first/none/seed-1 has no record"):
+        run_plan(plan, tmp_path / "runs/second", tmp_path / "results/second", options, 1)
+    first = read_plan(tmp_path / "first.toml")
+    run_plan(first, tmp_path / "runs/first", tmp_path / "results/first", options, 2)
+    words = ["study", str(plan.path), "--run", str(tmp_path / "runs/second"), "--device", "cpu"]
+    assert main([*words, "--records", str(tmp_path / "results/second")]) == 0
+    for seed in (1, 4):
+        record = json.loads((tmp_path / f"results/second/none/seed-{seed}.json").read_text())
+        assert record["settings"]["start"] == f"study:first/none/seed-{seed}"
+
+
+@pytest.mark.parametrize("name", ["study:first", "study:first/none/4", "study:/none", "study:a/b/seed-0/c"])
+def test_a_run_of_another_study_has_a_name_of_three_parts_at_most(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"arm none: start is written study:PLAN/ARM"):
+        plans(tmp_path, NAMED.replace('study:first/none"', name + '"'))

@@ -44,6 +44,9 @@ GOLDEN = {
     "resnet34-relu-imagenet": (21_797_672, 3_525_967_872, 137_793_536),
     "bireal34-imagenet": (21_797_672, 3_525_967_872, 137_793_536),
     "react-a-imagenet": (29_333_672, 4_816_896_000, 11_862_016),
+    "resnet18-double-tiny": (11_280_136, 547_356_672, 16_027_648),
+    "resnet18-relu-tiny": (11_280_136, 547_356_672, 16_027_648),
+    "react18-tiny": (11_290_632, 547_356_672, 16_027_648),
 }
 
 # What the counts cannot tell apart, typed from the published networks: the classes of stem, first block's activation,
@@ -80,6 +83,9 @@ PARTS = {
     "bireal34-imagenet": ("SingleBlock", "Identity", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
     "react-a-imagenet": ("MobileBlock", "RPReLU", "AvgPool2d", BARE, "Linear"),
     "react18-imagenet": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
+    "resnet18-double-tiny": ("DoubleBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
+    "resnet18-relu-tiny": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU MaxPool2d", NORM),
+    "react18-tiny": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", f"{BARE} MaxPool2d", "Linear"),
 }
 
 
@@ -144,6 +150,12 @@ def test_golden_numbers_follow_from_the_published_ones() -> None:
     # 1,814,073,344 multiply-accumulates for ResNet-18 at 224 pixels, whichever of them are binary.
     for name in ("resnet18-imagenet", "resnet18-binary-shortcut-imagenet", "bireal18-imagenet", "react18-imagenet"):
         assert sum(GOLDEN[name][1:]) == 1_814_073_344
+    # With 64 pixels and a pool of stride 1 the stages see what CIFAR's see; the head has 800 classes fewer.
+    for tiny, big in (("resnet18-double-tiny", "resnet18-double-imagenet"), ("react18-tiny", "react18-imagenet")):
+        assert GOLDEN[big][0] - GOLDEN[tiny][0] == 800 * 513
+        assert GOLDEN[tiny][1] == GOLDEN["resnet18"][1]
+    shortcuts = GOLDEN["resnet18"][2] - 3 * 64 * 9 * 32**2 - 512 * 10
+    assert GOLDEN["react18-tiny"][2] == 3 * 64 * 49 * 32**2 + shortcuts + 512 * 200
     # RPReLU has three numbers a channel: 4 blocks of each width.
     assert GOLDEN["react18-imagenet"][0] - GOLDEN["bireal18-imagenet"][0] == 3 * 4 * (64 + 128 + 256 + 512)
     thin = 6 * 16 * 16 * 9 + 16 * 32 * 9 + 5 * 32 * 32 * 9 + 32 * 64 * 9 + 5 * 64 * 64 * 9

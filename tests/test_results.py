@@ -78,6 +78,17 @@ def cells(promise: Promise, table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
+def test_a_table_may_show_the_first_five_answers_too(tmp_path: Path, promise: Promise) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.replace("layers = true", "top5 = true"))
+    promise = read_promise(tmp_path / "plan.toml")
+    for seed, top5 in enumerate((90.0, 92.0)):
+        readings = [{"split": "test", "top1": 80.0, "top5": top5}, {"split": "test", "top1": 1.0, "top5": 2.0}]
+        put(promise, "one/none", seed, None, readings=readings)
+    assert render_table(promise, promise.tables["a"]).splitlines()[0].endswith("| share | top-5 (sd)   |")
+    assert [row[-1] for row in cells(promise, "a")] == ["91.00 (1.41)", ""]
+    assert "top-5" not in render_table(promise, promise.tables["b"])
+
+
 def test_figures_intervals_and_gains_by_hand(promise: Promise) -> None:
     for seed, (a, b) in enumerate([(80.0, 80.5), (81.0, 81.1), (82.0, 82.6)]):
         put(promise, "one/none", seed, a)

@@ -71,7 +71,7 @@ def images_for(name: str, count: int, folder: Path) -> tuple[str, Tensor, Tensor
         except InputError as error:
             print(f"{error}; digits instead", file=sys.stderr)
     if data == "digits":
-        test, train = real_images(DATASETS["digits"], LARGE if side == 224 else count, folder)
+        test, train = real_images(DATASETS["digits"], LARGE if side > 32 else count, folder)
     if test.shape[2] != side:
         test, train = (F.interpolate(x, size=side, mode="bilinear") for x in (test, train[: STIR // 2]))
     return data, test, train

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +14,37 @@ from lcrbnn.analyze.correlation import Alike, alike, chance, layer_maps
 from lcrbnn.analyze.latent import Spread, sample_weights, spread
 from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.numerics import find_device
 from lcrbnn.train.run import Options
+from lcrbnn.train.sources import Faults, open_splits
 from lcrbnn.train.spec import Spec
 
 IMAGES = 128  # of the batch whose maps are compared: the first training images, not augmented
 DIGITS = 5
 
 
-def first_images(spec: Spec, options: Options, count: int = IMAGES) -> Tensor:
-    """The first training images of a run's data set, normalised; no test image is looked at."""
-    row = data_row(spec)
-    batches = Batches(row.load(options.data_folder).train, row, find_device(options.device))
-    return next(batches.plain(count)).images
+def first_images(spec: Spec, options: Options, count: int = IMAGES, known: Faults | None = None) -> Tensor:
+    """The first training images of a run's data set, normalised; no test image is looked at.
+
+    Of a tree, which lies class by class, evenly spaced ones; `known` are its broken ones, if that was found out before.
+    """
+    row, device = data_row(spec), find_device(options.device)
+    if row.tree is None:
+        return next(Batches(row.load(options.data_folder).train, row, device).plain(count)).images
+    with ExitStack() as held:
+        files = replace(options.files, workers=0, cache="no")
+        train = open_splits([spec.but(images="all")], files, device, held, known)[0].train
+        return normalize(train.sample(min(count, len(train))).images, train.scale, train.shift)
 
 
 def look_at_run(run: Path, options: Options) -> dict[str, Any]:
     """What the record of a run holds of its layers."""
     spec, model, _ = load_network(RunFolder(run))
-    return describe(model, first_images(spec, options))
+    return describe(model, first_images(spec, options, known=RunFolder(run).read_broken()))
 
 
 def describe(model: Network, images: Tensor) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lcrbnn.errors import InputError
 
 if TYPE_CHECKING:
+    from lcrbnn.data import DataSet
     from lcrbnn.engine import Model
     from lcrbnn.models import Network
     from lcrbnn.train.spec import Spec
@@ -29,12 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Write the file, and say how large it is."""
     from lcrbnn.export import export_model
-    from lcrbnn.train.dataset import data_row
 
     write = _writer(args.out)
-    spec, net = _network(args.run)
+    spec, net, row = _network(args.run)
     bits = f" {spec.bits}" if spec.bits else ""
-    model = export_model(net, data_row(spec), f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
+    model = export_model(net, row, f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write(args.out, model)
@@ -44,21 +44,25 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _network(given: Path) -> tuple[Spec, Network]:
-    """The network of a run or of the zoo, and its spec."""
+def _network(given: Path) -> tuple[Spec, Network, DataSet]:
+    """The network of a run or of the zoo, its spec, and what it is for."""
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import load_network
+    from lcrbnn.train.dataset import data_row, run_row
     from lcrbnn.train.run import runs_in
     from lcrbnn.zoo import find, named
     from lcrbnn.zoo.file import read_small
 
     if (name := named(given)) is not None:
-        return read_small(find(name).path)[:2]
+        small = read_small(find(name).path)
+        return small.spec, small.model, data_row(small.spec)
     runs = runs_in(given)
     if len(runs) > 1:
         names = ", ".join(path.name for path in runs)
         raise InputError(f"{given} holds several runs, {names}, and one is exported: say which")
-    return load_network(RunFolder(runs[0]))[:2]
+    folder = RunFolder(runs[0])
+    spec, net, _ = load_network(folder)
+    return spec, net, run_row(folder, spec)
 
 
 def _writer(path: Path) -> Callable[[Path, Model], None]:

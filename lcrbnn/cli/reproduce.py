@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli.study import add_running
+from lcrbnn.cli.study import add_running, options_of
 from lcrbnn.errors import choose, number
 
 
@@ -60,9 +60,8 @@ def execute(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, promise: Any, table: Any, part: Any) -> None:
     from lcrbnn.analyze.layers import look_at_run
     from lcrbnn.study.reproduce import run_table
-    from lcrbnn.train.run import Options
 
-    options = Options(args.device, args.data_folder, step=args.step)
+    options = options_of(args, args.run)
     for sentence in run_table(promise, table, args.run, options, args.side_by_side, part, look_at_run):
         print(f"lcrbnn: {sentence}", file=sys.stderr)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lcrbnn.cli.train import STEP_HELP, add_options
+from lcrbnn.cli.train import STEP_HELP, add_options, add_reading
 from lcrbnn.errors import number
+
+if TYPE_CHECKING:
+    from lcrbnn.train.run import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +28,29 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help=STEP_HELP)
+    parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     add_options(parser)
+    add_reading(parser)
+
+
+def options_of(args: argparse.Namespace, runs: Path) -> Options:
+    """How they are carried out, as the options say it; runs of other plans lie in `runs`, a folder a plan."""
+    from lcrbnn.train.run import Options
+
+    reading = {"workers": args.workers, "cache": args.cache, "patience": args.patience}
+    return Options(args.device, args.data_folder, step=args.step, **reading, runs=runs)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run the plan if a folder is given; print the table of what is there."""
     from lcrbnn.study.plan import Part, read_plan, run_plan, table
-    from lcrbnn.train.run import Options
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
     part = Part.of(args.part)
     plan = read_plan(args.plan)
     records = Path("results") / plan.name if args.records is None else args.records
     if args.run is not None:
-        options = Options(args.device, args.data_folder, step=args.step)
+        options = options_of(args, args.run.parent)
         run_plan(plan, args.run, records, options, args.side_by_side, part)
     print(table(plan, records))
     print(f"records: {records}; visible: the smallest true difference that so many pairs show four times out of five")

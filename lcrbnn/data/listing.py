@@ -42,8 +42,8 @@ class Member(NamedTuple):
 class Listing:
     """Images and their labels, a member each, kept as columns: a million of them take a few hundred MB, not more."""
 
-    def __init__(self, members: Iterable[Member], labels: Sequence[int] | np.ndarray) -> None:
-        """Take the members in the order of the labels."""
+    def __init__(self, members: Iterable[Member], labels: Sequence[int] | np.ndarray, top: str = "") -> None:
+        """Take the members in the order of the labels; `top` is the folder or archive that all of them are in."""
         paths: dict[str, int] = {}
         self._names: list[str] = []
         rows = []
@@ -54,6 +54,7 @@ class Listing:
         self._paths = list(paths)
         self._numbers = np.array(rows, np.int64).reshape(len(rows), 6)
         self.labels = np.asarray(labels, np.int64)
+        self.top = top
 
     def __len__(self) -> int:
         """The number of images."""
@@ -65,9 +66,13 @@ class Listing:
         name = self._names[row]
         return Member(name, name if kind == FILE else self._paths[path], kind, *rest)
 
+    def inside(self, row: int) -> str:
+        """The name of a row from the top on: the same wherever the tree lies."""
+        return self._names[row].removeprefix(f"{self.top}/")
+
     def take(self, rows: np.ndarray) -> Listing:
         """Some of the images, in the order of the rows; of the archives only those that they lie in."""
-        part = Listing([], self.labels[rows])
+        part = Listing([], self.labels[rows], self.top)
         part._names = [self._names[row] for row in rows.tolist()]
         part._numbers = self._numbers[rows]
         used, part._numbers[:, 0] = np.unique(part._numbers[:, 0], return_inverse=True)

@@ -159,7 +159,7 @@ def _listing(where: Path, images: Named, classes: list[str], listed: dict[str, s
             reason = f"its class {name!r} is not in train" if name else "the file of labels does not name it"
             raise InputError(f"{member.name} cannot be used: {reason}")
         labels.append(number[name])
-    return Listing(images.values(), labels)
+    return Listing(images.values(), labels, str(where))
 
 
 def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, str]:

@@ -40,6 +40,9 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
     "conv3-act": lambda cin, cout, act: [*_conv3(cin, cout), ACTIVATIONS[act](cout)],
     "conv7-pool": lambda cin, cout, act: [*_conv7(cin, cout), nn.MaxPool2d(3, 2, 1)],
     "conv7-act-pool": lambda cin, cout, act: [*_conv7(cin, cout), ACTIVATIONS[act](cout), nn.MaxPool2d(3, 2, 1)],
+    # For images of 64 pixels: a pool of stride 1 leaves 32, 16, 8 and 4 to the stages.
+    "conv7-pool-1": lambda cin, cout, act: [*_conv7(cin, cout), nn.MaxPool2d(3, 1, 1)],
+    "conv7-act-pool-1": lambda cin, cout, act: [*_conv7(cin, cout), ACTIVATIONS[act](cout), nn.MaxPool2d(3, 1, 1)],
 }
 
 HEADS: dict[str, Callable[[int, int], nn.Module]] = {

@@ -43,6 +43,7 @@ _34 = (3, 4, 6, 3)
 
 _cifar = partial(Model, image=32, classes=10)
 _imagenet = partial(Model, image=224, classes=1000)
+_tiny = partial(Model, image=64, classes=200)
 
 _ROWS = [
     Model(
@@ -147,6 +148,19 @@ _ROWS = [
     ),
     _imagenet("react18-imagenet", "ReActNet's ResNet-18", build=_resnet(replace(_REACT, stem="conv7-pool"))),
     _imagenet("react-a-imagenet", "ReActNet-A: MobileNet's plan, 13 blocks of two convolutions", build=build_react_a),
+    _tiny(
+        "resnet18-double-tiny",
+        "resnet18-double-imagenet for 64 pixels: its pool has stride 1",
+        build=_resnet(replace(_BIG, block="double", stem="conv7-act-pool-1")),
+    ),
+    _tiny(
+        "resnet18-relu-tiny",
+        "resnet18-relu-imagenet for 64 pixels, likewise",
+        build=_resnet(replace(_BIG, activation="relu", stem="conv7-act-pool-1")),
+    ),
+    _tiny(
+        "react18-tiny", "react18-imagenet for 64 pixels, likewise", build=_resnet(replace(_REACT, stem="conv7-pool-1"))
+    ),
 ]
 
 MODELS: dict[str, Model] = {row.name: row for row in _ROWS}

@@ -47,6 +47,7 @@ class RunFolder:
         self.record = path / "record.json"
         self.fault = path / "fault.json"
         self.broken = path / "broken.json"
+        self.classes = path / "classes.json"
         self.checkpoints = path / "checkpoints"
 
     def exists(self) -> bool:
@@ -126,15 +127,15 @@ class RunFolder:
 
     def read_broken(self) -> dict[str, str] | None:
         """The images that are left out; None if that was not found out yet."""
-        try:
-            images = json.loads(self.broken.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{self.broken} cannot be read: {error}") from None
-        if not isinstance(images, dict):
-            raise InputError(f"{self.broken} cannot be read: it holds no names of images")
-        return images
+        return _read(self.broken, dict, "names of images")
+
+    def write_classes(self, names: tuple[str, ...]) -> None:
+        """Keep the names of the classes, in the order of the network's answers."""
+        write_whole(self.classes, [(json.dumps(names, indent=1) + "\n").encode()])
+
+    def read_classes(self) -> tuple[str, ...]:
+        """The names of the classes; none if the data set has its own, or the run is older than this file."""
+        return tuple(map(str, _read(self.classes, list, "names of classes") or ()))
 
     # -- the log: a JSON line an epoch -------------------------------------------------------------------------------
 
@@ -224,3 +225,16 @@ class RunFolder:
         listed = self.listed()
         for path in listed[listed.index(good) + 1 :]:
             path.replace(path.with_name(path.name + DAMAGED))
+
+
+def _read(path: Path, kind: type, what: str) -> Any:
+    """What a JSON file beside the spec holds; None if it is not there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, kind):
+        raise InputError(f"{path} cannot be read: it holds no {what}")
+    return found

@@ -5,14 +5,18 @@ What an arm is like stands in one place only: a plan for another network says `l
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError, number
+from lcrbnn.train import Spec
+from lcrbnn.train.build import STUDY
 
 STRENGTHS = ("weight", "share")  # what `times` multiplies
 PAIRS = ("form_options", "method_options")  # lists of name=value, joined by name
+OTHERS = ("start", "teacher")  # settings that name another run
 
 
 def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
@@ -32,6 +36,25 @@ def split_name(name: Any, what: str) -> tuple[str, str]:
     if not study or not slash or not arm or "/" in arm:
         raise InputError(f"{what} is written PLAN/ARM, such as cifar10-double/none; got {name!r}")
     return study, arm
+
+
+def with_seed(spec: Spec, seed: int) -> Spec:
+    """An arm's spec for a seed. Where it names study:PLAN/ARM it means that arm's run of the same seed."""
+    named = {name: getattr(spec, name) for name in OTHERS}
+    own = {
+        name: f"{text}/seed-{seed}" for name, text in named.items() if text.startswith(STUDY) and text.count("/") == 1
+    }
+    return spec.but(seed=seed, **own)
+
+
+def check_named(spec: Spec) -> None:
+    """Raise unless the runs of other studies that an arm names are written as they should be."""
+    for name in OTHERS:
+        text = getattr(spec, name)
+        if text.startswith(STUDY) and not re.fullmatch(r"[^/]+/[^/]+(/seed-\d+)?", text.removeprefix(STUDY)):
+            raise InputError(
+                f"{name} is written {STUDY}PLAN/ARM (its run of the same seed) or {STUDY}PLAN/ARM/seed-0; got {text!r}"
+            )
 
 
 def changes_of(table: dict[str, Any], home: Path, seen: tuple[str, ...] = ()) -> dict[str, Any] | None:

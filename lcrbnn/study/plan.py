@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lcrbnn.errors import InputError, refuse_unknown
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
-from lcrbnn.study.arms import changes_of, read_toml, split_name
+from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
@@ -74,7 +74,7 @@ class Plan:
 
     def jobs_of(self, arm: str, seeds: Iterable[int]) -> list[Job]:
         """The runs of one arm."""
-        return [Job(arm, seed, self.arms[arm].but(seed=seed)) for seed in seeds]
+        return [Job(arm, seed, with_seed(self.arms[arm], seed)) for seed in seeds]
 
 
 def read_plan(path: Path) -> Plan:
@@ -111,6 +111,7 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
                 waiting.append(arm)
             else:
                 made[arm] = base.but(**changes)
+                check_named(made[arm])
         except InputError as error:
             raise InputError(f"arm {arm}: {error}") from None
     control = given["control"]

@@ -47,6 +47,7 @@ class Table:
     rows: tuple[Row, ...]
     layers: bool = False  # whether its rows are compared layer by layer too
     pairs: bool = False  # whether its rows are all arms of some plans, to be shown in pairs: ARM and ARM-lcr
+    top5: bool = False  # whether the share of labels among the first five answers is shown
 
 
 @dataclass
@@ -112,7 +113,7 @@ def read_promise(path: Path, records: Path | None = None) -> Promise:
 
 
 def _table(name: str, given: Any, studies: Path) -> Table:
-    kinds = {"title": str, "source": str, "rows": list, "plans": list, "layers": bool}
+    kinds = {"title": str, "source": str, "rows": list, "plans": list, "layers": bool, "top5": bool}
     _check(given, kinds, ("title", "source"), f"table {name}")
     if ("rows" in given) == ("plans" in given):
         raise InputError(f"table {name} lists rows, or plans whose arms are its rows")
@@ -125,7 +126,8 @@ def _table(name: str, given: Any, studies: Path) -> Table:
             rows.append(_row(row))
         except InputError as error:
             raise InputError(f"row {place} of table {name}: {error}") from None
-    return Table(name, given["title"], given["source"], tuple(rows), given.get("layers", False))
+    flags = {flag: given.get(flag, False) for flag in ("layers", "top5")}
+    return Table(name, given["title"], given["source"], tuple(rows), **flags)
 
 
 def _every_arm(studies: Path, study: Any) -> list[Row]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lcrbnn.train.mixing import HOLE_NUMBERS, MIX_NUMBERS, ROW_NUMBERS, hole, mix, two_in_a_row
 from lcrbnn.train.seeds import generator
+from lcrbnn.train.zoom import ZOOM_NUMBERS, zoom
 
 PAD = 4  # pixels of black on each side
 
@@ -91,6 +92,7 @@ AUGMENT: dict[str, Augmentation] = {
     "none": Augmentation(lambda images, draws: images),
     "crop-flip": Augmentation(crop_flip),
     "resized-crop": Augmentation(lambda images, draws: images),  # done where images are read from files
+    "zoom-flip": Augmentation(lambda images, draws: zoom(images, draws.numbers, draws.mirrored), ZOOM_NUMBERS),
     "cutout": _then(hole, HOLE_NUMBERS)._replace(levels=None),
     "randaugment": _then(two_in_a_row, ROW_NUMBERS),
     "augmix": _then(mix, MIX_NUMBERS),

@@ -100,6 +100,20 @@ class Source(ABC):
     def raw(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """All images once, in their own order, as they are: uint8; or every world-th batch, from the rank-th on."""
 
+    @abstractmethod
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Some images as they are: uint8."""
+
+    def sample_rows(self, count: int) -> Tensor:
+        """Rows that stand for the split: the first; of a tree, which lies class by class, evenly spaced ones."""
+        rows = torch.arange(count, device=self.labels.device)
+        return rows if self.row.tree is None else rows * len(self) // count
+
+    def sample(self, count: int) -> Batch:
+        """These images as they are: uint8."""
+        rows = self.sample_rows(count)
+        return Batch(self.pixels(rows), self.labels[rows], rows)
+
     def plain(self, batch: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The same, normalised."""
         for one in self.raw(evaluation_batch(self.row.image) if batch is None else batch, rank, world):
@@ -135,3 +149,7 @@ class Batches(Source):
         for start in range(rank * batch, len(self), batch * world):
             rows = torch.arange(start, min(start + batch, len(self)), device=self.images.device)
             yield Batch(self.images[rows], self.labels[rows], rows)
+
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Some images as they are: uint8."""
+        return self.images[rows]

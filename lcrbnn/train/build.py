@@ -41,18 +41,28 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
-def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks = ALONE) -> Parts:
+STUDY = "study:"  # before PLAN/ARM/seed-N, a run of a study, where a spec names a run
+RUNS = Path("runs")  # where the runs of studies lie unless another folder is said: a folder a plan
+
+
+def run_named(text: str, runs: Path = RUNS) -> RunFolder:
+    """The run that a spec starts from or learns from: its folder, or study:PLAN/ARM/seed-N."""
+    return RunFolder(runs / text.removeprefix(STUDY) if text.startswith(STUDY) else Path(text))
+
+
+def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks = ALONE, runs: Path = RUNS) -> Parts:
     """Make everything that a spec names; the network's start depends on the seed alone.
 
-    A fused optimiser takes its learning rate from the device, as a captured step needs it.
+    A fused optimiser takes its learning rate from the device, as a captured step needs it. Runs of studies that the
+    spec names lie in `runs`.
     """
     model = build_network(spec)
     if spec.start:
-        _start(spec, model)
+        _start(spec, model, run_named(spec.start, runs))
     model = model.to(device)
     if ranks.launched and spec.batch_norm == "sync":
         share_norms(model)
-    teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device)
+    teacher, digest = (None, None) if not spec.teacher else _teacher(spec, device, run_named(spec.teacher, runs))
     retention = _retention(spec, model, teacher)
     names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
     if retention is not None:
@@ -145,9 +155,8 @@ def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest()
 
 
-def _start(spec: Spec, model: Network) -> None:
+def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
     """Give a fresh network the weights of a finished run."""
-    folder = RunFolder(Path(spec.start))
     if not folder.record.exists():
         raise InputError(f"a run starts from a finished one, and {folder.path.absolute()} has no record.json")
     theirs, other, _ = load_network(folder)
@@ -161,8 +170,7 @@ def _start(spec: Spec, model: Network) -> None:
     restore_module(model, "model", arrays, f"the run in {folder.path}")
 
 
-def _teacher(spec: Spec, device: torch.device) -> tuple[Network, str]:
-    folder = RunFolder(Path(spec.teacher))
+def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
     if not folder.record.exists():
         raise InputError(f"a teacher is a finished run, and {folder.path.absolute()} has no record.json")
     theirs, model, digest = load_network(folder)

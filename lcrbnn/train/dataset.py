@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lcrbnn.data import DATASETS, DataSet
 from lcrbnn.errors import InputError, choose
+from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.spec import Spec
 
 
@@ -20,6 +22,12 @@ def data_row(spec: Spec) -> DataSet:
     if spec.classes and row.classes and spec.classes != row.classes:
         raise InputError(f"{row.name} has {row.classes} classes; got classes {spec.classes}")
     return row.sized(spec.side or row.image, spec.classes or row.classes, skip_broken=spec.skip_broken)
+
+
+def run_row(folder: RunFolder, spec: Spec) -> DataSet:
+    """The same for a run, with the names of classes that it keeps."""
+    row, names = data_row(spec), folder.read_classes()
+    return replace(row, names=names) if len(names) == row.classes else row
 
 
 def settled(spec: Spec, folder: Path) -> Spec:

@@ -13,6 +13,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.retention import Retention
 from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batch, Source, evaluation_batch
 from lcrbnn.train.build import REAL, Parts, chosen_form
 from lcrbnn.train.captured import Answers
@@ -72,13 +73,14 @@ class Look(NamedTuple):
 
 
 def look(spec: Spec, parts: Parts, batches: Source) -> Look:
-    """Measure the spec's form on the first images of a split, as in a training step that leaves no trace.
+    """Measure the spec's form on images that stand for a split, as in a training step that leaves no trace.
 
     Ratios are None where the form cannot be measured: a real network, a reference that is not there. The share is None
     where retention does not take part.
     """
     local = spec.batch // (batches.world * spec.accumulate)  # what retention sees at a time
-    batch = next(batches.plain(min(local, len(batches))))
+    batch = batches.sample(min(local, len(batches)))
+    batch = batch._replace(images=normalize(batch.images, batches.scale, batches.shift))
     with frozen_statistics(parts.model):
         return _share(spec, parts, batch) if spec.retains else _ratios(spec, parts, batch)
 

@@ -29,8 +29,8 @@ class Feed(Protocol):
         They are a part of what this process has of the step, from `start` on: all of it unless gradients accumulate.
         """
 
-    def show_first(self) -> None:
-        """Let step 0 be the first images of the split, as they are."""
+    def show_sample(self) -> None:
+        """Let step 0 be images that stand for the split (`Source.sample`), as they are."""
 
 
 class HeldFeed:
@@ -80,9 +80,9 @@ class HeldFeed:
         rows = order[places]
         return normalize(self.augment.apply(images[rows], Draws(*draws).at(places)), scale, shift), labels[rows]
 
-    def show_first(self) -> None:
+    def show_sample(self) -> None:
         """By the tables."""
-        self._order[self._base + self._lanes] = self._lanes
+        self._order[self._base + self._lanes] = self.train.sample_rows(len(self._lanes))
         self._draws.still()
 
 
@@ -122,11 +122,11 @@ class StreamFeed:
             images, labels, draws = images[places], labels[places], draws.at(places)
         return normalize(self.augment.apply(images, draws), self.train.scale, self.train.shift), labels
 
-    def show_first(self) -> None:
+    def show_sample(self) -> None:
         """Read them."""
-        first = next(self.train.raw(len(self._labels)))
-        self._images.copy_(first.images)
-        self._labels.copy_(first.labels)
+        shown = self.train.sample(len(self._lanes))
+        self._images[self._lanes] = shown.images
+        self._labels[self._lanes] = shown.labels
         self._draws.still()
 
 

@@ -90,6 +90,7 @@ class Loop:
         self.folder, self.save_seconds, self.ranks = folder, save_seconds, ranks
         self.watchers: list[Watcher] = []
         self.broken: dict[str, str] = {}  # images left out, and why
+        self.classes: tuple[str, ...] = ()  # their names, of images from files
         self.about: dict[str, Any] = {}  # how images are read from files
         self.waited = 0.0  # share of the last epoch's steps in which there were no images yet
         self.label = ""  # before each line about this run, where there are several

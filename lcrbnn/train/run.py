@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import build, load_network, read_spec
+from lcrbnn.train.build import RUNS, Parts, build, load_network, read_spec
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
@@ -29,7 +29,7 @@ from lcrbnn.train.loop import Loop, Place, run_together
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.pool import PATIENCE
 from lcrbnn.train.ranks import ALONE, Ranks
-from lcrbnn.train.sources import Faults, open_splits, open_test
+from lcrbnn.train.sources import Faults, find_broken, open_splits, open_test
 from lcrbnn.train.sources import Reading as Files
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
@@ -50,6 +50,7 @@ class Options:
     cache: str = "auto"  # whether such images are held on the device: sources.CACHES
     patience: float = PATIENCE  # seconds that such a process may say nothing
     ranks: Ranks = ALONE  # the processes that share the run
+    runs: Path = RUNS  # of studies, where a spec names one of them
 
     @property
     def files(self) -> Files:
@@ -117,9 +118,10 @@ def train_together(
                     f"runs side by side share {name}; got {getattr(shared, name)} and {getattr(spec, name)}"
                 )
     folders = {RunFolder(path): spec for path, spec in todo.items()}
-    known = ranks.told(lambda: _known(folders))
     with ExitStack() as held:
-        loops = ranks.everywhere(lambda: _loops(folders, options, held, known))
+        built = ranks.everywhere(lambda: _built(folders, options))
+        broken = _broken(folders, shared, options)
+        loops = ranks.everywhere(lambda: _loops(folders, built, options, held, broken))
         loops = _held(loops, held, jobs, resume)
         held.enter_context(numerics(shared))
         if options.step == "team":
@@ -174,22 +176,45 @@ def _known(folders: Iterable[RunFolder]) -> Faults | None:
     return next((found for folder in folders if (found := folder.read_broken()) is not None), None)
 
 
-def _loops(todo: Mapping[RunFolder, Spec], options: Options, held: ExitStack, known: Faults | None) -> list[Loop]:
-    """Everything that the runs need, made and checked; nothing is written. `held` closes what reads images."""
+def _broken(folders: Iterable[RunFolder], spec: Spec, options: Options) -> Faults:
+    """The images that all processes leave out. Each of them reads its part of the images to find out."""
+    ranks = options.ranks
+    if not spec.skip_broken:
+        return {}
+    known = ranks.told(lambda: _known(folders))
+    if known is not None:
+        return known
+    device, share = find_device(options.device), (ranks.rank, ranks.size)
+    found = ranks.everywhere(lambda: find_broken(spec, options.files, device, share))
+    return {name: why for part in ranks.of_all(found) for name, why in part.items()}
+
+
+def _built(todo: Mapping[RunFolder, Spec], options: Options) -> dict[RunFolder, Parts]:
+    device = find_device(options.device)
+    fused = STEPS[options.step](device) and device.type == "cuda"
+    how: dict[str, Any] = {"fused": fused, "ranks": options.ranks, "runs": options.runs}
+    return {folder: build(spec, device, **how) for folder, spec in todo.items()}
+
+
+def _loops(
+    todo: Mapping[RunFolder, Spec],
+    built: Mapping[RunFolder, Parts],
+    options: Options,
+    held: ExitStack,
+    known: Faults,
+) -> list[Loop]:
+    """Everything else that the runs need, made and checked; nothing is written. `held` closes what reads images."""
     ranks = options.ranks
     device = find_device(options.device)
     fast = STEPS[options.step](device)
-    fused = fast and device.type == "cuda"
-    built = {folder: build(spec, device, fused=fused, ranks=ranks) for folder, spec in todo.items()}
     splits = open_splits(list(todo.values()), options.files, device, held, known, (ranks.rank, ranks.size))
     loops = []
-    for (folder, spec), (train_source, valid_source, broken, about) in zip(todo.items(), splits, strict=True):
-        step = (FastStep if fast else EagerStep)(spec, built[folder], train_source, ranks)
+    for (folder, spec), found in zip(todo.items(), splits, strict=True):
+        step = (FastStep if fast else EagerStep)(spec, built[folder], found.train, ranks)
         seconds = options.save_seconds
-        loops.append(
-            Loop(spec, built[folder], step, train_source, valid_source, folder, save_seconds=seconds, ranks=ranks)
-        )
-        loops[-1].broken, loops[-1].about = broken, about
+        loop = Loop(spec, built[folder], step, found.train, found.valid, folder, save_seconds=seconds, ranks=ranks)
+        loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
+        loops.append(loop)
     return loops
 
 
@@ -232,6 +257,18 @@ def _begin(loop: Loop) -> None:
         loop.folder.tidy()
         if loop.spec.skip_broken:
             loop.folder.write_broken(loop.broken)
+        if loop.classes:
+            _name_classes(loop)
+
+
+def _name_classes(loop: Loop) -> None:
+    """Keep the names of a tree's classes; a run that has others does not go on."""
+    known = loop.folder.read_classes()
+    if not known:
+        loop.folder.write_classes(loop.classes)
+    elif known != loop.classes:
+        odd = ", ".join(sorted(set(known) ^ set(loop.classes))[:4])
+        raise InputError(f"the run in {loop.folder.path} has other classes than the images: {odd} in one of them only")
 
 
 @contextmanager
@@ -321,13 +358,13 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
             shown, broken = open_test(spec, options.files, device, held)
         else:
             streamed = replace(options.files, cache="no")
-            (learned, shown_or_none, broken, _), *_ = open_splits([spec], streamed, device, held, folder.read_broken())
-            if shown_or_none is None:
+            found, *_ = open_splits([spec], streamed, device, held, folder.read_broken())
+            if found.valid is None:
                 raise InputError(
-                    f"the run in {path} learned from all {len(learned):,} training images, so none is left for "
+                    f"the run in {path} learned from all {len(found.train):,} training images, so none is left for "
                     "validation; --final reads the test split"
                 )
-            shown = shown_or_none
+            shown, broken = found.valid, found.broken
         held.enter_context(numerics(spec))
         read = accuracy(Answers(model.to(device), spec), shown)
         if not final:

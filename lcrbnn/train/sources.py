@@ -17,7 +17,7 @@ from lcrbnn.data.listing import Listing
 from lcrbnn.data.tree import Tree, held_back
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.train.augment import READ_SO
-from lcrbnn.train.batches import Batches, Source
+from lcrbnn.train.batches import Batches, Source, part
 from lcrbnn.train.channel import Channel, refusal
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.pool import PATIENCE, Pool, Request
@@ -32,7 +32,7 @@ CACHES = {
 MOST = 4 << 30  # bytes that are held without being asked
 BATCH = 256  # images read at a time where no batch is trained
 
-Faults = dict[str, str]  # name of a broken image: what is wrong with it
+Faults = dict[str, str]  # name of a broken image in its tree: what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,16 @@ class Reading:
 
 
 class Splits(NamedTuple):
-    """What a run learns from and is watched on, the broken images that were left out, and how images are read."""
+    """What a run learns from and is watched on, the broken images that were left out, and how images are read.
+
+    `classes` are the names of a tree's.
+    """
 
     train: Source
     valid: Source | None
     broken: Faults
     about: dict[str, Any]
+    classes: tuple[str, ...] = ()
 
 
 def open_splits(
@@ -77,7 +81,7 @@ def open_splits(
 ) -> list[Splits]:
     """The splits of runs side by side on one data set, never the test images.
 
-    `known`: what was found broken before; `share`: which of how many processes learns from a part of each batch.
+    `known`: what `find_broken` found before; `share`: which of how many processes learns from a part of each batch.
     """
     spec, runs = specs[0], len(specs)
     row = data_row(spec)
@@ -90,23 +94,34 @@ def open_splits(
         return [_held(learned, watched, row, device, share)] * runs
     tree = found_tree(spec, row, reading.folder)
     with _channel(row, reading, device, BATCH, 1) as checking:
-        broken = {} if not spec.skip_broken else check(tree.train, checking) if known is None else known
+        broken = {} if not spec.skip_broken else find_broken(spec, reading, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
         parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
         if _cached(len(tree.train), row, whole, reading, device):
-            train, valid = (None if part is None else decoded(part, checking) for part in parts)
+            train, valid = (None if one is None else decoded(one, checking) for one in parts)
             assert train is not None
             found_here = _held(train, valid, row, device, share)
-            return [found_here._replace(broken=broken, about={"images": "cached"})] * runs
+            return [found_here._replace(broken=broken, about={"images": "cached"}, classes=tree.classes)] * runs
     found = []
     for one in specs:
-        channel = held.enter_context(_channel(row, reading, device, one.batch, runs))
         learned_part, watched_part = parts
         rank, world = share
+        own = -(-one.batch // world)  # the most that a process has of a batch
+        channel = held.enter_context(_channel(row, reading, device, own, runs))
         learning = Stream(learned_part, row, device, channel, rank=rank, world=world)
         watching = None if watched_part is None else Stream(watched_part, row, device, channel)
-        found.append(Splits(learning, watching, broken, {"images": "streamed", "workers": channel.pool.workers}))
+        about = {"images": "streamed", "workers": channel.pool.workers}
+        found.append(Splits(learning, watching, broken, about, tree.classes))
     return found
+
+
+def find_broken(spec: Spec, reading: Reading, device: torch.device, share: tuple[int, int] = (0, 1)) -> Faults:
+    """Read every training image once, or of several processes this one's part: which are broken, and why."""
+    row = data_row(spec)
+    listing = found_tree(spec, row, reading.folder).train
+    own = part(0, len(listing), *share)
+    with _channel(row, reading, device, BATCH, 1) as channel:
+        return check(listing.take(np.arange(own.start, own.stop)), channel)
 
 
 def open_test(spec: Spec, reading: Reading, device: torch.device, held: ExitStack) -> tuple[Source, Faults]:
@@ -141,7 +156,7 @@ def check(listing: Listing, channel: Channel) -> Faults:
     """Read every image once; which are broken, and why."""
     broken: Faults = {}
     for job in channel.pool.run(_requests(listing, channel)):
-        broken |= {job.request.members[i].name: why for i, why in job.broken.items()}
+        broken |= {job.request.members.inside(i): why for i, why in job.broken.items()}
         channel.pool.release(job)
     return broken
 
@@ -150,7 +165,7 @@ def without(listing: Listing, broken: Faults) -> Listing:
     """The images that are not broken."""
     if not broken:
         return listing
-    good = np.array([i for i in range(len(listing)) if listing[i].name not in broken], np.int64)
+    good = np.array([i for i in range(len(listing)) if listing.inside(i) not in broken], np.int64)
     if len(good) == 0:
         raise InputError(f"all {len(listing):,} images are broken, the first one {next(iter(broken.items()))}")
     return listing.take(good)

@@ -19,6 +19,7 @@ AUGMENTATIONS = {
     "none": "images as they are",
     "crop-flip": "4 pixels of black around it, a random crop, mirrored or not",
     "resized-crop": "a random part of 8 to 100 %, resized, mirrored or not; for images that are read from files",
+    "zoom-flip": "the same on the device, of images as they are held: small ones can be cached",
     "cutout": "crop-flip, then a black square of half the side",
     "randaugment": "crop-flip, then two random operations",
     "augmix": "crop-flip, then chains of random operations, mixed (AugMix)",
@@ -96,7 +97,9 @@ class Spec:
     method: str = _text("irnet", "binarisation method (lcrbnn methods lists them), or real for full precision")
     bits: str = _text("", "weights/activations, such as 1/1 or 1/32; the method's own if empty")
     method_options: tuple[str, ...] = _list("options of the method, such as t_min=0.1")
-    start: str = _text("", "folder of a finished run of the same network, whose weights this one starts from")
+    start: str = _text(
+        "", "folder of a finished run of the same network, whose weights this one starts from; or study:PLAN/ARM/seed-N"
+    )
     start_with: str = _text("all", "what is taken from there", STARTS)
     norm_start: float = _real(1.0, "gamma of the 2-d batch norms at the start (RBNN: 1e-8)")
     weight: float = _real(0.0, "lambda of the retention loss; 0 leaves it out")
@@ -106,7 +109,7 @@ class Spec:
     ramp: float = _real(0.0, "epochs over which lambda rises from 0 in a straight line")
     regularizer: str = _text("none", "another regulariser beside retention, or in its place", REGULARIZERS)
     strength: float = _real(1e-4, "of that regulariser's loss, where it has one")
-    teacher: str = _text("", "folder of a finished run whose network teaches this one")
+    teacher: str = _text("", "folder of a finished run whose network teaches this one; or study:PLAN/ARM/seed-N")
     distill: float = _real(0.0, "share of the loss that compares outputs with the teacher's", high=1.0)
     temperature: float = _real(1.0, "softening of both outputs in that comparison", low=1e-3)
     epochs: int = _count(15, "passes over the training images")

@@ -138,7 +138,7 @@ class FastStep:
         if self._graph is None or not self.spec.retains:
             return None
         with self._on_stream(), _undone(self._buffers()):
-            self.feed.show_first()
+            self.feed.show_sample()
             self._count.zero_()
             much = MUCH * max(self._full, 1e-6)
             if self.team is not None:

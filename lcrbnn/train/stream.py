@@ -85,6 +85,12 @@ class Stream(Source):
                 yield Batch(torch.cat(held) if len(held) > 1 else images, self.labels[rows], rows)
                 held = []
 
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Some images as they are evaluated: uint8."""
+        size, wanted = self.channel.pool.capacity, rows.cpu().numpy()
+        parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
+        return torch.cat(list(self.channel.batches(Request(self.listing.take(part)) for part in parts)))
+
     def _fed(self, images: Iterator[Tensor], parts: list[slice], order: Tensor, draws: Draws) -> Iterator[Fed]:
         device = self.labels.device
         for own, pixels in zip(parts, images, strict=True):

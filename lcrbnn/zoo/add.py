@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) 
     trained = read_record(folder.record)
     if trained["figures"].get("checkpoint_sha256") != digest:
         raise InputError(f"the newest checkpoint in {run} is not the one that its record is of")
-    words = command(recipe, spec)
+    words = command(recipe, spec, name)
     path = index.FOLDER / "files" / f"{name}.safetensors"
     write_small(path, spec, net, digest)
     small = read_small(path)
@@ -68,8 +69,8 @@ def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) 
     return member
 
 
-def command(recipe: str, spec: Spec) -> str:
-    """The command that trains a spec: the recipe, and every setting in which the spec differs from it."""
+def command(recipe: str, spec: Spec, name: str) -> str:
+    """The command that trains a spec: the recipe, every setting in which the spec differs from it, a folder for it."""
     base, words = find_recipe(recipe).spec, ["lcrbnn", "train", recipe]
     for one in fields(Spec):
         value, flag = getattr(spec, one.name), f"--{one.name.replace('_', '-')}"
@@ -79,7 +80,7 @@ def command(recipe: str, spec: Spec) -> str:
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
-    return " ".join(words)
+    return shlex.join([*words, "--run", f"runs/{name}"])
 
 
 def _retention(spec: Spec) -> str:

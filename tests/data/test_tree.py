@@ -216,3 +216,23 @@ def test_a_tree_that_does_not_fit_into_memory_is_not_loaded_whole(
     monkeypatch.setattr("lcrbnn.data.pixels.MOST", 1000)
     with pytest.raises(InputError, match="lcrbnn train and eval read them piece by piece"):
         DATASETS["folder"].load(as_folder(TREE, tmp_path))
+
+
+def test_an_image_has_a_name_that_does_not_depend_on_where_the_tree_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = generated(train=1, val=1)
+    as_folder(files, tmp_path / "folder")
+    as_zip(files, tmp_path / "one.zip")
+    as_zip(under(files, "train"), tmp_path / "shards" / "train-0.zip")
+    as_zip(under(files, "val"), tmp_path / "shards" / "val.zip")
+    wanted = {
+        "folder": "train/ant/000.JPEG",
+        "one.zip": "train/ant/000.JPEG",
+        "shards": "train-0.zip/train/ant/000.JPEG",
+    }
+    for form, name in wanted.items():
+        assert find_tree(tmp_path / form).train.inside(0) == name
+        assert find_tree(tmp_path / form).train.take(np.array([1, 0])).inside(1) == name
+    monkeypatch.chdir(tmp_path / "folder")
+    assert find_tree(Path()).train.inside(0) == "train/ant/000.JPEG"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,15 @@ from typing import Any
 import pytest
 import torch
 
+from lcrbnn.analyze.layers import first_images, look_at_run
 from lcrbnn.cli import main
+from lcrbnn.data.listing import Files
+from lcrbnn.engine.format import read_model
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
+from lcrbnn.train.build import read_spec
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.run import Options
 from lcrbnn.train.sources import open_splits, splits_of
@@ -103,9 +108,10 @@ def test_folder_zip_and_tar_train_the_same_network(straight: Path, tmp_path: Pat
         assert_same(tmp_path / f"run-{name}", straight)
 
 
-def test_a_cached_run_is_a_streamed_one(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("augment", ["crop-flip", "zoom-flip"])
+def test_a_cached_run_is_a_streamed_one(augment: str, images: Path, tmp_path: Path) -> None:
     for cache in ("yes", "no"):
-        small_run(tmp_path / cache, SPEC.but(augment="crop-flip"), options(images, cache=cache))
+        small_run(tmp_path / cache, SPEC.but(augment=augment), options(images, cache=cache))
     assert_same(tmp_path / "yes", tmp_path / "no")
     found = [read_record(tmp_path / cache / "record.json")["figures"]["files"] for cache in ("yes", "no")]
     assert found[0] == {"images": "cached"}
@@ -139,16 +145,17 @@ def test_broken_images_are_left_out_counted_and_listed(
     record = read_record(tmp_path / "run/record.json")
     files = record["figures"]["files"]
     assert files["broken"] == 2
-    assert [(Path(name).name, why) for name, why in files["which"].items()] == [
-        ("002.JPEG", "it is no image that Pillow knows"),
-        ("001.JPEG", "it is empty"),
+    assert list(files["which"].items()) == [  # by their names in the tree, wherever that lies
+        ("train/ant/002.JPEG", "it is no image that Pillow knows"),
+        ("train/bee/001.JPEG", "it is empty"),
     ]
+    assert files["which"] == RunFolder(tmp_path / "run").read_broken()
     assert record["figures"]["images"] == {"train": 53, "valid": 5}
     words = ["--device", "cpu", "--workers", "0", "--data-folder", str(tmp_path / "images")]
     assert main(["eval", str(tmp_path / "run"), "--final", *words]) == 0
     assert "11 test images" in capsys.readouterr().out
     (reading,) = read_record(tmp_path / "run/record.json")["readings"]
-    assert [Path(name).name for name in reading["broken"]] == ["003.JPEG"]
+    assert list(reading["broken"]) == ["val/cat/003.JPEG"]
 
 
 def test_what_takes_a_tree_as_arrays_finds_the_images_that_the_run_learned_from(tmp_path: Path) -> None:
@@ -175,6 +182,47 @@ def test_other_classes_than_a_run_began_with_are_refused(images: Path, tmp_path:
     more = as_zip({**TREE, "train/dog/0.JPEG": TREE["train/ant/000.JPEG"]}, tmp_path / "more.zip")
     with pytest.raises(InputError, match="classes 3 and now it is 4"):
         small_run(tmp_path / "run", SPEC.but(epochs=1), options(more), resume=True)
+
+
+def test_a_run_keeps_the_names_of_its_classes_and_its_exported_network_says_them(
+    images: Path, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert RunFolder(straight).read_classes() == ("ant", "bee", "cat")
+    assert main(["export", str(straight), "-o", str(tmp_path / "model.bnn")]) == 0
+    (tmp_path / "one.jpg").write_bytes(TREE["val/cat/000.JPEG"])
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "model.bnn"), str(tmp_path / "one.jpg"), "--top", "3"]) == 0
+    said = capsys.readouterr().out
+    assert sorted(said.split()[1::3]) == ["ant", "bee", "cat"]
+    older = tmp_path / "older"
+    shutil.copytree(straight, older)
+    (older / "classes.json").unlink()  # it was made before names were kept
+    assert main(["export", str(older), "-o", str(tmp_path / "older.bnn")]) == 0
+    assert read_model(tmp_path / "older.bnn").classes == ("0", "1", "2")
+    (older / "classes.json").write_text("{}")
+    assert main(["export", str(older), "-o", str(tmp_path / "older.bnn")]) == 2
+    assert "it holds no names of classes" in capsys.readouterr().err
+
+
+def test_layers_are_looked_at_with_a_few_images_of_all_classes(
+    images: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, member: read.append(member.name) or whole(self, member))
+    spec = read_spec(RunFolder(straight))
+    assert first_images(spec, options(images), 6).shape == (6, 3, SIDE, SIDE)
+    assert [Path(name).parent.name for name in read] == ["ant", "ant", "bee", "bee", "cat", "cat"]
+    assert look_at_run(straight, options(images))["images"] == 60  # there are no more
+
+
+def test_a_run_does_not_go_on_with_classes_of_other_names(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(tmp_path / "run", SPEC, options(images), 3, monkeypatch)
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
+    with pytest.raises(InputError, match="has other classes than the images: bee, wasp in one of them only"):
+        small_run(tmp_path / "run", SPEC, options(other), resume=True)
 
 
 def children(pid: int) -> list[int]:

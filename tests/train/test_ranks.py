@@ -76,7 +76,7 @@ def run_two(folder: Path) -> None:
     assert [process.returncode for process in both] == [3, -signal.SIGKILL], said
 
 
-def said(folder: Path, rank: int) -> dict[str, str]:
+def said(folder: Path, rank: int) -> dict[str, Any]:
     return json.loads((folder / f"said-{rank}.json").read_text())
 
 
@@ -110,10 +110,16 @@ def test_two_processes_that_read_files_are_one(pair: Path, tmp_path: Path) -> No
     """Streamed there with a process each, in three views, one image broken; here held in memory."""
     small_run(tmp_path / "one", VIEWS, replace(OFTEN, data_folder=pair / "images.zip", workers=0, cache="yes"))
     assert furthest(tmp_path / "one", pair / "views") < 1e-9
-    assert list(RunFolder(pair / "views").read_broken() or {}) == [str(pair / "images.zip/train/bee/003.JPEG")]
+    assert list(RunFolder(pair / "views").read_broken() or {}) == ["train/bee/003.JPEG"]
     for one, two in zip(log(tmp_path / "one"), log(pair / "views"), strict=True):
         assert one["valid"] == two["valid"]
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-12)
+
+
+def test_each_process_looks_for_broken_images_in_its_part_and_has_memory_for_its_part(pair: Path) -> None:
+    for rank in (0, 1):
+        assert said(pair, rank)["checked"] == [30]  # of 60 images
+        assert said(pair, rank)["capacities"] == [256, 256, 6]  # checking, opening, and half of a batch of 12
 
 
 def test_two_processes_are_one_that_cuts_its_batch_in_two(pair: Path, tmp_path: Path) -> None:

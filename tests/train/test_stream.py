@@ -111,11 +111,12 @@ def test_a_captured_steps_buffers_hold_the_batch_of_the_step(tree: Tree) -> None
     (wanted,) = stream(tree).epoch(3, 1, BATCH, "crop-flip", 1, 2)
     assert torch.equal(images, wanted.images)
     assert torch.equal(labels, wanted.labels)
-    feed.show_first()
+    feed.show_sample()
     images, labels = feed.pick(*torch.zeros(2, 1, dtype=torch.int64))
-    first = next(stream(tree).plain(BATCH))
-    assert torch.equal(images, first.images)
-    assert torch.equal(labels, first.labels)
+    shown = stream(tree).sample(BATCH)
+    assert torch.equal(images, normalize(shown.images, feed.train.scale, feed.train.shift))
+    assert torch.equal(labels, shown.labels)
+    assert labels.unique().tolist() == [0, 1, 2]
 
 
 def test_waiting_for_images_is_counted(tree: Tree) -> None:
@@ -139,7 +140,7 @@ def test_a_broken_image_ends_it_with_its_name_or_is_left_out(tmp_path: Path) -> 
     assert len(good) == 40
     assert check(good, channel()) == {}
     with pytest.raises(InputError, match="all 42 images are broken"):
-        without(tree.train, {tree.train[i].name: "bad" for i in range(42)})
+        without(tree.train, {tree.train.inside(i): "bad" for i in range(42)})
 
 
 # -- what a run reads ------------------------------------------------------------------------------------------------
@@ -224,3 +225,15 @@ def test_odd_images_reach_the_batch(tmp_path: Path) -> None:
     at = next(i for i in range(len(tree.train)) if tree.train[i].name.endswith("png"))
     image = torch.cat([b.images for b in made.raw(BATCH)])[at]
     assert np.array_equal(image.numpy(), np.stack([smooth(SIDE, SIDE, 3)[:, :, 0]] * 3))
+
+
+def test_what_is_looked_at_stands_for_all_classes_streamed_or_held(tree: Tree) -> None:
+    """A tree lies class by class: its first images are of one class alone."""
+    held, read = Batches(decoded(tree.train, channel()), ROW, CPU), stream(tree)
+    for source in (held, read):
+        shown = source.sample(6)
+        assert shown.rows.tolist() == [len(source) * i // 6 for i in range(6)]
+        assert shown.labels.tolist() == [0, 0, 1, 1, 2, 2]
+        assert torch.equal(shown.images, held.images[shown.rows])
+    digits = DATASETS["digits"]
+    assert Batches(digits.load(Path()).train, digits, CPU).sample(3).rows.tolist() == [0, 1, 2]

@@ -19,13 +19,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lcrbnn.data.listing import Listing
 from lcrbnn.errors import Failed, InputError, Repeated, Stopped
 from lcrbnn.runs import files
 from lcrbnn.runs.folder import RunFolder
-from lcrbnn.train import Spec
+from lcrbnn.train import Spec, sources
 from lcrbnn.train import build as building
 from lcrbnn.train.build import build_network
+from lcrbnn.train.channel import Channel
 from lcrbnn.train.loop import Loop
+from lcrbnn.train.pool import Pool
 from lcrbnn.train.ranks import Ranks, joined
 from lcrbnn.train.run import Options, train
 from lcrbnn.train.shared_norm import share_norms
@@ -83,6 +86,25 @@ def norms_agree(ranks: Ranks) -> None:
     for a, b in zip(net.buffers(), whole.buffers(), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=0)
     assert list(net.state_dict()) == [f"0.{name}" for name in whole.state_dict()]
+
+
+def reads_files(folder: Path, ranks: Ranks) -> dict[str, list[int]]:
+    """How many images this process looked at for broken ones, and for how many each of its pools has memory."""
+    seen: dict[str, list[int]] = {"checked": [], "capacities": []}
+    check, pool = sources.check, sources.Pool
+
+    def checked(listing: Listing, channel: Channel) -> dict[str, str]:
+        seen["checked"].append(len(listing))
+        return check(listing, channel)
+
+    def made(*given: Any, **more: Any) -> Pool:
+        seen["capacities"].append(given[2])
+        return pool(*given, **more)
+
+    sources.check, sources.Pool = checked, made
+    go("views", VIEWS, folder, ranks, data_folder=folder / "images.zip", workers=1, cache="no")
+    sources.check, sources.Pool = check, pool
+    return seen
 
 
 def stops_together(folder: Path, ranks: Ranks) -> None:
@@ -157,9 +179,10 @@ def main(folder: Path) -> None:
         for name, spec in (("double", DOUBLE), ("pieces", PIECES), ("straight", STRAIGHT), ("shared", SHARED)):
             go(name, spec, folder, ranks, tensorboard=name == "straight")
         go("hashed", HASHED, folder, ranks)
-        go("views", VIEWS, folder, ranks, data_folder=folder / "images.zip", workers=1, cache="no")
+        seen = reads_files(folder, ranks)
         stops_together(folder, ranks)
-        said = {
+        said: dict[str, Any] = {
+            **seen,
             "poisoned": poisoned(folder, ranks),
             "drifted": drifted(folder, ranks),
             "there": refused(lambda: train(DOUBLE, folder / "straight", Options(device="cpu", ranks=ranks)), ranks),

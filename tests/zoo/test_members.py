@@ -82,7 +82,8 @@ def test_the_command_of_the_list_trains_the_spec_of_the_file(member: Member) -> 
     add_arguments(parser)
     lcr, word, recipe, *settings = member.recipe.split()
     assert (lcr, word) == ("lcrbnn", "train")
-    args = parser.parse_args([recipe, "--run", "runs/a", *settings])
+    args = parser.parse_args([recipe, *settings])  # as it can be pasted
+    assert args.run == Path("runs") / member.name
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     assert find_recipe(recipe).spec.but(**given) == read_small(member.path).spec
 
@@ -177,7 +178,8 @@ def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list((tmp_path / "zoo").rglob("*.safetensors"))
     member = add("one")
     assert members() == {"one": member}
-    assert member.recipe == ("lcrbnn train digits --share 0.1 --form-options beta=1 --epochs 1 --batch 250 --nesterov")
+    settings = "--share 0.1 --form-options beta=1 --epochs 1 --batch 250 --nesterov"
+    assert member.recipe == f"lcrbnn train digits {settings} --run runs/one"
     assert member.retention == "default share 0.1 beta=1"
     assert (tmp_path / "records" / "one.json").exists()
     with pytest.raises(lcrbnn.InputError, match="the zoo has a network 'one' already"):

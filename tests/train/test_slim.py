@@ -1,0 +1,43 @@
+"""A run that was made smaller for a journey still teaches, starts others, and is read as what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lcrbnn.errors import InputError
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.build import build
+from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.state import module_arrays
+from tests.train.helpers import SMALL, small_run
+from tools.slim import slim
+
+CPU = torch.device("cpu")
+
+
+def test_a_slim_run_starts_and_teaches_as_the_whole_one_does(tmp_path: Path) -> None:
+    whole = small_run(tmp_path / "whole", SMALL.but(epochs=1))
+    made = slim(whole, tmp_path / "slim")
+    newest = RunFolder(whole).newest()
+    assert newest is not None
+    assert made.name == newest.name
+    assert made.stat().st_size < 0.6 * newest.stat().st_size
+    spec = SMALL.but(seed=4)
+    both = [build(spec.but(start=str(run), teacher=str(run), distill=0.5), CPU) for run in (whole, tmp_path / "slim")]
+    for one, other in ((both[0].model, both[1].model), (both[0].teacher, both[1].teacher)):
+        assert one is not None
+        assert other is not None
+        mine, theirs = module_arrays(one, "m"), module_arrays(other, "m")
+        assert [n for n in mine if mine[n].tobytes() != theirs[n].tobytes()] == []
+    options = Options(device="cpu")
+    assert evaluate(tmp_path / "slim", options).accuracy == evaluate(whole, options).accuracy
+    with pytest.raises(InputError, match="is not the one that its record is of"):
+        evaluate(tmp_path / "slim", options, final=True)
+    with pytest.raises(InputError, match="is not empty"):
+        slim(whole, tmp_path / "slim")
+    RunFolder(whole).record.unlink()
+    with pytest.raises(InputError, match="there is no finished run in"):
+        slim(whole, tmp_path / "other")
