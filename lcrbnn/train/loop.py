@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from lcrbnn.errors import Failed, InputError, Repeated, Stopped
+from lcrbnn.errors import Failed, InputError, Repeated
 from lcrbnn.layers import advance, start_epoch
 from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.runs.folder import RunFolder
@@ -355,52 +354,6 @@ class Loop:
     def _kept(self) -> str:
         newest = self.folder.newest()
         return "there is no checkpoint yet" if newest is None else f"the checkpoint {newest} is kept"
-
-
-def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> None:
-    """Let runs go on side by side to their ends, and say so of each. Stopped by a signal, all save.
-
-    A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end. They
-    begin parts of an epoch apart: while one closes an epoch, a GPU has steps of the others in hand. The runs of a team
-    go step by step together.
-    """
-    failures: list[Exception] = []
-    units = list(dict.fromkeys(loop.step.team or loop for loop in loops))
-    behind = {loop: units.index(loop.step.team or loop) * loop.steps // len(units) for loop in loops}
-    with StopRequest(patient=any(loop.ranks.launched for loop in loops)) as stop:
-        going = {loop: loop.march(stop) for loop in loops}
-        try:
-            while going:
-                for loop in list(going):
-                    behind[loop] -= 1
-                    if behind[loop] >= 0:
-                        continue
-                    try:
-                        next(going[loop])
-                    except StopIteration:
-                        del going[loop]
-                        _attempt(partial(finished, loop), failures)
-                    except Failed as failure:
-                        del going[loop]
-                        failures.append(failure)
-            if not (failures and stop.patient):  # a launcher stops those that are left, and the failure is the reason
-                stop.check()  # a signal that came too late for this run is not for the next one either
-        except Stopped as stopped:
-            for loop in going:
-                _attempt(loop.save, failures)
-            raise Stopped("; ".join(map(str, [stopped, *failures])), stopped.number) from None
-        finally:
-            for loop in loops:
-                loop.progress.close()
-    if failures:
-        raise failures[0] if isinstance(failures[0], Repeated) else Failed("; ".join(map(str, failures)))
-
-
-def _attempt(work: Callable[[], None], failures: list[Exception]) -> None:
-    try:
-        work()
-    except (Failed, InputError) as failure:
-        failures.append(failure)
 
 
 def _shown(line: dict[str, Any], epochs: int) -> str:

@@ -25,7 +25,7 @@ from lcrbnn.train.dataset import settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
 from lcrbnn.train.figures import figures
-from lcrbnn.train.loop import Loop, Place, run_together
+from lcrbnn.train.loop import Loop, Place
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.pool import PATIENCE
 from lcrbnn.train.ranks import ALONE, Ranks
@@ -35,6 +35,7 @@ from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
 from lcrbnn.train.team import Team, can_team
+from lcrbnn.train.together import run_together
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""Figures that entries of docs/LOG.md quote from records, told as the entries tell them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcrbnn.study.paired import paired
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+
+
+def runs(arm: str, seeds: int = 3) -> list[dict[str, Any]]:
+    """The records of an arm, PLAN/ARM, by seed."""
+    return [json.loads((RESULTS / arm / f"seed-{seed}.json").read_text()) for seed in range(seeds)]
+
+
+def last(arm: str, what: str) -> list[float]:
+    return [run["figures"]["last"][what] for run in runs(arm)]
+
+
+def listed(values: list[float], places: int = 2) -> str:
+    return " ".join(f"{value:.{places}f}" for value in values)
+
+
+def minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def noisy(arm: str) -> list[float]:
+    return [statistics.fmean(run["figures"]["noise"].values()) for run in runs(arm)]
+
+
+def test_the_table_of_the_literal_form() -> None:
+    assert f"(without: {listed(last('cifar10-late/none-bfloat16', 'valid'))})" in LOG
+    for arm in ("paper-1e-3", "paper-1e-2", "paper-1e-1"):
+        shares = listed(last(f"cifar10-paper/{arm}", "share"), 4).replace("0.", ".")
+        assert f"| `{arm}` | {listed(last(f'cifar10-paper/{arm}', 'valid'))} | {shares} |" in LOG
+    levels = [f"{statistics.fmean(last(f'cifar10-paper/paper-1e-{k}', 'valid')):.1f}" for k in (3, 2, 1)]
+    claims = (ROOT / "docs" / "claims.md").read_text()
+    assert "{}, {} and {} for λ = .001, .01 and .1".format(*levels) in claims
+
+
+def test_the_table_of_the_large_decay() -> None:
+    arms = ("decay-5e-4", "default-decay-5e-4")
+    for arm in arms:
+        name = f"cifar10-curves/{arm}"
+        cells = (last(name, "valid"), last(name, "train"), noisy(name))
+        assert f"| `{arm}` | {' | '.join(map(listed, cells))} |" in LOG
+    clean = paired(*(last(f"cifar10-curves/{arm}", "valid") for arm in arms))
+    under = paired(*(noisy(f"cifar10-curves/{arm}") for arm in arms))
+    assert minus(f"Retention: {clean} on clean images. Under noise {under}") in LOG
+    known = statistics.fmean(last("cifar10-curves/decay-5e-4", "train"))
+    full = statistics.fmean(run["figures"]["last"]["train"] for run in runs("cifar10-double/none", 5))
+    assert f"knows {known:.1f} % of its training images, where those with a decay of 1e-4 know {full:.1f} %" in LOG
+
+
+def test_one_skip_with_retention() -> None:
+    found = {arm: runs(f"cifar10-plain/{arm}", 5) for arm in ("none", "default")}
+    test = {arm: [run["readings"][0]["top1"] for run in some] for arm, some in found.items()}
+    gain = minus(str(paired(test["none"], test["default"])))
+    means = {arm: f"{statistics.fmean(v):.2f} ({statistics.stdev(v):.2f})" for arm, v in test.items()}
+    assert f"{listed(test['default'])}, mean {means['default']}, without {means['none']}" in LOG
+    assert f"400 epochs: {means['default'][:5]} %, {gain}\n" in LOG
+    gaps = {
+        arm: statistics.fmean(abs(r - 1) for run in some for r in run["figures"]["last"]["ratios"])
+        for arm, some in found.items()
+    }
+    said = f"is {gaps['default']:.3f} instead of {gaps['none']:.3f}".replace("0.", ".")
+    assert f"mean |σ_B/σ_F − 1| {said}" in LOG
+
+
+@pytest.mark.parametrize("file", ["twin-means-h200"])
+def test_the_twins_on_a_gpu(file: str) -> None:
+    record = json.loads((RESULTS / "bench" / f"{file}.json").read_text())
+    assert "H200" in record["environment"]["gpu"]
+    difference = paired(record["figures"]["valid"]["eager"], record["figures"]["valid"]["fast"])
+    assert minus(f"the captured step {difference} against the eager one") in LOG
+
+
+LOG = (ROOT / "docs" / "LOG.md").read_text()
