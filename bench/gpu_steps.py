@@ -45,8 +45,7 @@ def _fill(jobs: dict[str, Job]) -> dict[str, Any]:
     began = time.monotonic()
     first: dict[tuple[Any, ...], str] = {}
     for name, job in jobs.items():
-        case = job.case
-        first.setdefault((case.model, case.data, case.retention, case.precision), name)
+        first.setdefault(job.case.compiled, name)
     cold: dict[str, Any] = {}
     with ExitStack() as held:
         workers = {name: _start(jobs[name], held, len(first), fill=True) for name in first.values()}

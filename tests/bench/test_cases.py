@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ def test_a_case_names_things_that_exist(name: str) -> None:
     assert case.retention in RETENTIONS
     assert (case.base is None) == (case.retention == "none")
     assert case.base is None or list(CASES).index(case.base) < list(CASES).index(name)
+
+
+def test_what_cases_compile_for() -> None:
+    assert CASES["resnet20"].compiled == CASES["resnet20-four"].compiled
+    team = CASES["resnet20-team"]
+    assert len({case.compiled for case in (CASES["resnet20"], team, replace(team, seeds=4))}) == 3
 
 
 def test_a_case_brings_its_base_along_and_before_it() -> None:
