@@ -67,6 +67,7 @@ def test_one_skip_with_retention() -> None:
     means = {arm: f"{statistics.fmean(v):.2f} ({statistics.stdev(v):.2f})" for arm, v in test.items()}
     assert f"{listed(test['default'])}, mean {means['default']}, without {means['none']}" in LOG
     assert f"400 epochs: {means['default'][:5]} %, {gain}\n" in LOG
+    assert f"with one skip a block {gain}, the paper's 0.5" in (ROOT / "README.md").read_text()
     gaps = {
         arm: statistics.fmean(abs(r - 1) for run in some for r in run["figures"]["last"]["ratios"])
         for arm, some in found.items()

@@ -97,6 +97,9 @@ def test_what_is_said_of_the_attacks_is_in_the_records() -> None:
     means = [statistics.fmean(worst[arm]) for arm in ARMS]
     gain = str(paired(*(worst[arm] for arm in ARMS))).replace("-", "−")
     assert "from {:.2f} to {:.2f} % ({})".format(*means, gain) in TEXT
+    short = "{1:.2f} instead of {0:.2f} %".format(*means)
+    assert f"{short} of 1,000 images survive all attacks at 0.5/255" in (ROOT / "README.md").read_text()
+    assert f"{short} survive all attacks at 0.5/255, {gain}" in (ROOT / "docs" / "claims.md").read_text()
     both = [one for runs in found.values() for one in runs.values()]
     assert all(one[eps]["worst"] == 0 for one in both for eps in ("2/255", "8/255"))
     alone = [one["black_box_only"] for runs in small.values() for one in runs]
