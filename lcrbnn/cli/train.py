@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MOST = 1000  # seeds of one range
 STEP_HELP = (
-    "eager, fast (compiled and captured), team (fast; runs that differ in their seed alone make each step together), "
-    "or auto: fast on a GPU"
+    "eager, fast (compiled and captured), team (fast; runs that differ in seed or lambda alone make each step "
+    "together), or auto: fast on a GPU"
 )
 
 

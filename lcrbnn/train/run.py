@@ -34,7 +34,7 @@ from lcrbnn.train.sources import Reading as Files
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
-from lcrbnn.train.team import Team, can_team
+from lcrbnn.train.team import Team, can_team, shape_of
 from lcrbnn.train.together import run_together
 
 
@@ -220,10 +220,10 @@ def _loops(
 
 
 def _form_teams(loops: Sequence[Loop]) -> None:
-    """Let runs that are alike but for their seed make their steps together."""
+    """Let runs of one shape make their steps together."""
     alike: dict[Spec, list[Loop]] = {}
     for loop in loops:
-        alike.setdefault(loop.spec.but(seed=0), []).append(loop)
+        alike.setdefault(shape_of(loop.spec), []).append(loop)
     for some in alike.values():
         steps = [loop.step for loop in some if isinstance(loop.step, FastStep)]
         if len(steps) > 1 and can_team(steps):

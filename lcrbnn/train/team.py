@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, as one step: what each would launch for itself is launched once for all.
+"""Runs that differ in seed or lambda alone, as one step: what each would launch for itself is launched once for all.
 
 The step of one run is traced to a graph of tensor operations, the graph is mapped over the runs (torch.vmap) and then
 compiled. Weights, statistics, momenta and tables of all runs lie in one piece of memory each, of which every run keeps
@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from lcrbnn.layers import project
 from lcrbnn.train.feeds import HeldFeed
 from lcrbnn.train.objective import LOUDER, objective
+from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
 
 if TYPE_CHECKING:
@@ -40,11 +41,17 @@ TAKEN_APART = [
 ]
 
 
+def shape_of(spec: Spec) -> Spec:
+    """What runs of a team share: all but the seed and, where there is retention, its strength: both lie in tables."""
+    same = spec.but(seed=0, share=0.0, ramp=0.0, weight=0.0)
+    return same.but(weight=1.0) if spec.retains else same
+
+
 def can_team(steps: Sequence[FastStep]) -> bool:
-    """Whether these runs can be one: alike but for the seed, images held on the device, plain SGD, one process."""
-    first = steps[0].spec
+    """Whether these runs can be one: of one shape, images held on the device, plain SGD, one process."""
+    first = shape_of(steps[0].spec)
     return all(
-        one.spec.but(seed=first.seed) == first
+        shape_of(one.spec) == first
         and isinstance(one.feed, HeldFeed)
         and one.spec.optimizer == "sgd"
         and one.spec.accumulate == 1

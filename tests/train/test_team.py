@@ -35,8 +35,9 @@ def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "compiled", lambda graph, inputs: graph)
 
 
-def seeds(folder: Path, spec: Spec = SPEC, count: int = 2) -> dict[Path, Spec]:
-    return {folder / f"seed-{seed}": spec.but(seed=seed) for seed in range(count)}
+def seeds(folder: Path, spec: Spec = SPEC) -> dict[Path, Spec]:
+    """Two runs; retention, if any, is stronger in the second."""
+    return {folder / f"seed-{seed}": spec.but(seed=seed, share=(1 + seed) * spec.share) for seed in range(2)}
 
 
 def together(folder: Path, spec: Spec = SPEC, options: Options = TEAM, *, resume: bool = False) -> list[Path]:
@@ -112,10 +113,11 @@ def test_bad_numbers_of_one_run_are_its_own() -> None:
     assert torch.isfinite(steps[0].sums).all()
 
 
-def test_only_runs_that_differ_in_their_seed_are_a_team() -> None:
+def test_only_runs_that_differ_in_seed_and_strength_are_a_team() -> None:
     one, other = members(SPEC)
     assert can_team([one, other])
-    for changes in ({"lr": 0.2}, {"method": "xnor"}, {"share": 0.02}):
+    assert can_team([one, members(SPEC.but(share=0.0, weight=8.0, ramp=0.0))[1]])
+    for changes in ({"lr": 0.2}, {"method": "xnor"}, {"share": 0.0, "ramp": 0.0}, {"form_options": ("beta=1",)}):
         assert not can_team([one, members(SPEC.but(**changes))[1]])
     for changes in ({"optimizer": "adam"}, {"accumulate": 2}):
         assert not can_team(members(SPEC.but(**changes)))
