@@ -29,6 +29,8 @@ from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
+ROUNDING = 1e-6  # a share, at lambda = 1, that is no more than this is noise: as good as nothing is left to retain
+
 
 @dataclass
 class Place:
@@ -162,8 +164,8 @@ class Loop:
             state.spread(self.parts.model, self.ranks)  # a decomposition may differ in its last bits
         self.parts.model.train()
         if step == 0 and self.spec.share > 0 and looked_at(self.spec, epoch):
-            share = self._look().share
-            self.full = self.spec.share / max(share or 0.0, 1e-30)
+            share = self._look().share or 0.0
+            self.full = self.spec.share / share if share > ROUNDING else 0.0
         self.step.begin(epoch, step, self.full)
 
     def _look(self) -> Look:

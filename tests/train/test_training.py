@@ -18,9 +18,10 @@ from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import InputError
 from lcrbnn.layers import binary_layers
 from lcrbnn.methods.annealing import temperature
-from lcrbnn.train import Spec
+from lcrbnn.train import Spec, loop
 from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import build, build_network
+from lcrbnn.train.evaluate import Look
 from lcrbnn.train.objective import go_back, objective, task_loss
 from lcrbnn.train.schedule import looked_at
 from lcrbnn.train.step_eager import EagerStep
@@ -283,6 +284,14 @@ def test_a_share_sets_lambda(tmp_path: Path) -> None:
     assert line["lip"] > 0
     with pytest.raises(InputError, match="say weight, a fixed lambda, or share"):
         SMALL.but(share=0.2, weight=1.0)
+
+
+def test_a_share_of_rounding_sets_no_lambda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SMALL.but(share=0.2, lr=0.0, epochs=1, weight_decay=0.0)
+    for share, wanted in ((5e-7, 0.0), (0.0, 0.0), (None, 0.0), (2e-6, 1e5)):
+        monkeypatch.setattr(loop, "look", lambda *args, share=share: Look([1.0], share))
+        path = small_run(tmp_path / str(share), spec, replace(OFTEN, save_seconds=1000.0))
+        assert log(path)[0]["weight"] == pytest.approx(wanted)
 
 
 def test_a_run_is_looked_at_forty_times_often_early_and_at_its_end() -> None:
