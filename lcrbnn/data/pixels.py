@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +21,22 @@ MOST = 8 << 30  # bytes
 def read_tree(
     find: Callable[[Path], Tree], folder: Path, *, side: int, margin: float, skip_broken: bool = False
 ) -> Images:
-    """The images of a tree as they are evaluated, uint8 (n, 3, side, side); a broken one is refused, or left out."""
+    """The images of a tree as they are evaluated, uint8 (n, 3, side, side); a broken one is refused, or left out.
+
+    Each split is read when it is first asked for.
+    """
     tree = find(folder)
-    size = (len(tree.train) + len(tree.test)) * 3 * side**2
+    splits = (partial(_split, listing, folder, side, margin, skip_broken) for listing in (tree.train, tree.test))
+    return Images(*splits)
+
+
+def _split(listing: Listing, folder: Path, side: int, margin: float, skip_broken: bool) -> Split:
+    size = len(listing) * 3 * side**2
     if size > MOST:
         raise InputError(
-            f"the images in {folder} take {size / 1e9:.0f} GB as arrays, and this command needs them all at once; "
-            "lcrbnn train and eval read them piece by piece"
+            f"{len(listing):,} images in {folder} take {size / 1e9:.0f} GB as arrays, and this command needs them all "
+            "at once; lcrbnn train and eval read them piece by piece"
         )
-    train, test = (_split(listing, side, margin, skip_broken) for listing in (tree.train, tree.test))
-    return Images(train, test)
-
-
-def _split(listing: Listing, side: int, margin: float, skip_broken: bool) -> Split:
     images = np.empty((len(listing), 3, side, side), np.uint8)
     good = np.ones(len(listing), bool)
     files = Files()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,22 @@ class Split(NamedTuple):
         return Split(self.images[rows], self.labels[rows])
 
 
-@dataclass(frozen=True)
 class Images:
     """A data set as it was published: uint8 images for training and for the test."""
 
-    train: Split
-    test: Split
+    def __init__(self, train: Split | Callable[[], Split], test: Split | Callable[[], Split]) -> None:
+        """Take both, or functions that read them when they are first asked for."""
+        self._train, self._test = train, test
+
+    @cached_property
+    def train(self) -> Split:
+        """For training."""
+        return self._train() if callable(self._train) else self._train
+
+    @cached_property
+    def test(self) -> Split:
+        """For the test."""
+        return self._test() if callable(self._test) else self._test
 
     def divided(self, held_out: int) -> tuple[Split, Split]:
         """The training images without, and only, the `held_out` ones that are for validation: always the same ones."""

@@ -206,16 +206,20 @@ def test_arrays_of_a_small_tree_are_there_for_what_needs_them_whole(tmp_path: Pa
     means = [images.train.images[images.train.labels == c].mean() for c in range(3)]
     assert means == sorted(means)
     as_folder({"train/ant/000.JPEG": b"html"}, tmp_path)
+    broken = DATASETS["folder"].sized(16, 3).load(tmp_path)
+    assert len(broken.test.labels) == len(images.test.labels)  # what is not asked for is not read
     with pytest.raises(InputError, match=r"000.JPEG is broken: it is no image that Pillow knows"):
-        DATASETS["folder"].sized(16, 3).load(tmp_path)
+        _ = broken.train
 
 
 def test_a_tree_that_does_not_fit_into_memory_is_not_loaded_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lcrbnn.data.pixels.MOST", 1000)
-    with pytest.raises(InputError, match="lcrbnn train and eval read them piece by piece"):
-        DATASETS["folder"].load(as_folder(TREE, tmp_path))
+    images = DATASETS["folder"].sized(16, 3).load(as_folder(TREE, tmp_path))
+    monkeypatch.setattr("lcrbnn.data.pixels.MOST", 11 * 3 * 16**2)  # as many as the test has, but not all
+    assert len(images.test.labels) < 12
+    with pytest.raises(InputError, match=r"12 images in .* lcrbnn train and eval read them piece by piece"):
+        _ = images.train
 
 
 def test_an_image_has_a_name_that_does_not_depend_on_where_the_tree_lies(
