@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
+from lcrbnn.train.team import shape_of
 
 KEYS = ("recipe", "seeds", "control", "settings", "arms")
 
@@ -157,9 +158,21 @@ def copy_record(run: Path, target: Path) -> None:
     write_whole(target, [(run / "record.json").read_bytes()])
 
 
-def _groups(jobs: list[Job], width: int) -> Iterator[list[Job]]:
-    for start in range(0, len(jobs), width):
-        yield jobs[start : start + width]
+def _groups(jobs: Sequence[Job], width: int) -> list[list[Job]]:
+    """So many at a time; runs that could make their steps together stay together, as far as they fit."""
+    alike: dict[Spec, list[Job]] = {}
+    for job in jobs:
+        alike.setdefault(shape_of(job.spec), []).append(job)
+    groups: list[list[Job]] = []
+    for some in alike.values():
+        for start in range(0, len(some), width):
+            part = some[start : start + width]
+            room = next((group for group in groups if len(group) + len(part) <= width), None)
+            if room is None:
+                groups.append(part)
+            else:
+                room += part
+    return groups
 
 
 def table(plan: Plan, records: Path) -> str:
