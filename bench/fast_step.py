@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> di
             step.check()
             steps.append(step)
         first = time.monotonic() - began
-        with Path("/tmp/lcrbnn-bench.lock").open("w") as lock:  # others may compile meanwhile, not measure
+        with (Path(tempfile.gettempdir()) / "lcrbnn-bench.lock").open(
+            "w"
+        ) as lock:  # others may compile meanwhile, not measure
             fcntl.flock(lock, fcntl.LOCK_EX)
             _epoch(steps, 1)
             began = time.monotonic()
