@@ -27,6 +27,7 @@ from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
 
+LOCK = Path(tempfile.gettempdir()) / "lcrbnn-bench.lock"  # others may compile meanwhile, not measure
 EPOCHS = 3
 
 
@@ -45,9 +46,7 @@ def measure(spec: Spec, kind: str, images: int, seeds: int, profile: bool) -> di
             step.check()
             steps.append(step)
         first = time.monotonic() - began
-        with (Path(tempfile.gettempdir()) / "lcrbnn-bench.lock").open(
-            "w"
-        ) as lock:  # others may compile meanwhile, not measure
+        with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _epoch(steps, 1)
             began = time.monotonic()
