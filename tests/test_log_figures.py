@@ -84,4 +84,20 @@ def test_the_twins_on_a_gpu(file: str) -> None:
     assert minus(f"the captured step {difference} against the eager one") in LOG
 
 
+def test_the_loader() -> None:
+    figures = json.loads((RESULTS / "bench" / "loader-cpu.json").read_text())["figures"]
+    small, large = figures["500x375"], figures["2000x1500"]
+    rates = small["images_per_core_second"]
+    assert f"{rates['pillow']:.0f} images a core and second, the loader {rates['loader']:.0f}" in LOG
+    assert f"{small['ratio']:.2f} times as many (1.5 asked), and {small['ratio_pixels']:.2f} against a loop" in LOG
+    squares = f"Evaluation squares: {small['ratio_evaluation']:.2f}. At 2000 x 1500 pixels, where draft mode takes part"
+    assert f"{squares}: {large['ratio']:.2f} and {large['ratio_evaluation']:.2f}" in LOG
+    scaling = json.loads((RESULTS / "bench" / "scaling-cpu.json").read_text())["figures"]["predicted_over_measured"]
+    steps = [scaling[name] for name in ("resnet20-double", "resnet18", "resnet20-double, shared norms")]
+    said = (ROOT / "docs" / "scaling.md").read_text()
+    assert "{:.2f} (ResNet-20), {:.2f} (ResNet-18) and {:.2f} times (ResNet-20, shared norms)".format(*steps) in said
+    others = [scaling["messages"][str(1 << k)] for k in (17, 20, 22, 26)]
+    assert f"{min(others):.2f} to {max(others):.2f} times what the other messages took" in said
+
+
 LOG = (ROOT / "docs" / "LOG.md").read_text()
