@@ -25,6 +25,7 @@ from lcrbnn.train.feeds import feed_of
 from lcrbnn.train.objective import SUMS, go_back, gradients_of, objective, push
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.reduce import Reducer
+from lcrbnn.train.replay import Replay
 from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
@@ -66,8 +67,6 @@ class FastStep:
         self._reduce = Reducer(parts.model, ranks)
         self.team: Team | None = None  # of runs that make their steps together, this one among them
         self._graph: Any = None
-        self._look: Any = None
-        self._seen = (self._lr, self._lr)
         self._epoch = self._step = 0
         self._full = 0.0
         compiler: Any = torch._dynamo.config
@@ -141,28 +140,14 @@ class FastStep:
             self.feed.show_sample()
             self._count.zero_()
             much = MUCH * max(self._full, 1e-6)
-            if self.team is not None:
-                (task, both), ratios = self.team.look(self, much)
-            else:
-                (task, both), ratios = self._own_look(much)
+            gradients, ratios = [], self.sums
+            for weight in (0.0, much):
+                self._weights[0] = weight
+                gradient, ratios = self._look() if self.team is None else self.team.gradient(self)
+                gradients.append(gradient.clone())
+            task, both = gradients
             share = ((both - task).norm() / much / task.norm().clamp_min(1e-30)).item()
             return Look([round(r, 6) for r in ratios.tolist()], share)
-
-    def _own_look(self, much: float) -> tuple[list[Tensor], Tensor]:
-        """The gradients without retention and with this much of it, and the ratios."""
-        gradients = []
-        for weight in (0.0, much):
-            self._weights[0] = weight
-            if not self.captured:
-                self._seen = self._gradient()
-            else:
-                if self._look is None:
-                    self._look = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._look, self._graph.pool(), self.stream, self._mode):
-                        self._seen = self._gradient()
-                self._look.replay()
-            gradients.append(self._seen[0].clone())
-        return gradients, self._seen[1]
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
         """Of one batch: the gradient of all weights in one piece, and the ratios."""
@@ -242,6 +227,7 @@ class FastStep:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self.stream, capture_error_mode=self._mode):
                 self._body()
+        self._look = Replay(self._gradient, self._graph, self.stream, self._mode)
 
     def _use_lr_tensor(self) -> None:
         for group in self.parts.optimizer.param_groups:

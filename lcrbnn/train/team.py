@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from lcrbnn.layers import project
 from lcrbnn.train.feeds import HeldFeed
 from lcrbnn.train.objective import LOUDER, objective
+from lcrbnn.train.replay import Replay
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
 
@@ -70,7 +71,6 @@ class Team:
         self.last: tuple[int, int] | None = None  # epoch and step that all have made
         self.ready = False
         self._graph: Any = None
-        self._look: Any = None
         for member in members:
             member.team = self
 
@@ -89,23 +89,11 @@ class Team:
         else:
             self._body()
 
-    def look(self, member: FastStep, much: float) -> tuple[list[Tensor], Tensor]:
-        """Of a member's first images: its gradient without retention and with this much of it, and its ratios."""
+    def gradient(self, member: FastStep) -> tuple[Tensor, Tensor]:
+        """Of a member's batch: the gradient of all its weights in one piece, and its ratios."""
         place = self.members.index(member)
-        gradients, ratios = [], member.sums
-        for weight in (0.0, much):
-            member._weights[0] = weight
-            if not self.first.captured:
-                self._seen = self._gradient()
-            else:
-                if self._look is None:
-                    self._look = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._look, self._graph.pool(), self.first.stream):
-                        self._seen = self._gradient()
-                self._look.replay()
-            gradients.append(self._seen[0][place].clone())
-            ratios = self._seen[1][place].clone()
-        return gradients, ratios
+        gradients, ratios = self._look()
+        return gradients[place], ratios[place]
 
     # -- getting ready -----------------------------------------------------------------------------------------------
 
@@ -123,6 +111,7 @@ class Team:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self.first.stream):
                 self._body()
+        self._look = Replay(self._gradient, self._graph, self.first.stream)
         self.ready = True
 
     def _join(self) -> None:
