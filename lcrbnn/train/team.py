@@ -40,6 +40,7 @@ TAKEN_APART = [
     aten.nll_loss_backward,
     aten._log_softmax_backward_data,
 ]
+SHOWN = ("irnet", "xnor")  # methods of which a team was compared with runs alone; others are made as by the fast step
 
 
 def shape_of(spec: Spec) -> Spec:
@@ -49,11 +50,12 @@ def shape_of(spec: Spec) -> Spec:
 
 
 def can_team(steps: Sequence[FastStep]) -> bool:
-    """Whether these runs can be one: of one shape, images held on the device, plain SGD, one process."""
+    """Whether these runs can be one: of one shape and a method in SHOWN, images on the device, plain SGD, one process."""
     first = shape_of(steps[0].spec)
     return all(
         shape_of(one.spec) == first
         and isinstance(one.feed, HeldFeed)
+        and one.spec.method in SHOWN
         and one.spec.optimizer == "sgd"
         and one.spec.accumulate == 1
         and not one.ranks.launched

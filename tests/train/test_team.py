@@ -119,7 +119,7 @@ def test_only_runs_that_differ_in_seed_and_strength_are_a_team() -> None:
     assert can_team([one, members(SPEC.but(share=0.0, weight=8.0, ramp=0.0))[1]])
     for changes in ({"lr": 0.2}, {"method": "xnor"}, {"share": 0.0, "ramp": 0.0}, {"form_options": ("beta=1",)}):
         assert not can_team([one, members(SPEC.but(**changes))[1]])
-    for changes in ({"optimizer": "adam"}, {"accumulate": 2}):
+    for changes in ({"optimizer": "adam"}, {"accumulate": 2}, {"method": "reactnet"}):
         assert not can_team(members(SPEC.but(**changes)))
 
 
