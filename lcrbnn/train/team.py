@@ -50,7 +50,7 @@ def shape_of(spec: Spec) -> Spec:
 
 
 def can_team(steps: Sequence[FastStep]) -> bool:
-    """Whether these runs can be one: of one shape and a method in SHOWN, images on the device, plain SGD, one process."""
+    """Whether these runs can be one: of one shape, a method in SHOWN, images held, plain SGD, one process."""
     first = shape_of(steps[0].spec)
     return all(
         shape_of(one.spec) == first
