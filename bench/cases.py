@@ -31,7 +31,6 @@ class Case:
     data: str = "synthetic-32"  # a row of SYNTHETIC
     retention: str = "none"  # a row of RETENTIONS
     seeds: int = 1  # runs side by side
-    step: str = "fast"  # or team: runs that differ in their seed make each step together
     precision: str = "bfloat16"
     rate: float | None = None  # images a second, at least
     base: str | None = None  # the case that it is compared with
@@ -45,8 +44,7 @@ class Case:
     @property
     def compiled(self) -> tuple[object, ...]:
         """What its step is compiled for: cases with the same answer find each other's."""
-        alike = (self.model, self.data, self.retention, self.precision, self.step)
-        return (*alike, self.seeds) if self.step == "team" else alike
+        return (self.model, self.data, self.retention, self.precision)
 
     def spec(self, teacher: str = "", seed: int = 0) -> Spec:
         """The settings of one of its runs: those of the recipes, with a rate that no random label can blow up."""
@@ -72,9 +70,7 @@ CASES: dict[str, Case] = {
     "resnet20": Case("resnet20-double", rate=100_000),
     "resnet20-four": Case("resnet20-double", seeds=4, rate=150_000),
     "resnet20-five": Case("resnet20-double", seeds=5),
-    "resnet20-team": Case("resnet20-double", seeds=5, step="team"),
     "resnet20-latent": Case("resnet20-double", retention="latent", base="resnet20", slower=1.15),
-    "resnet20-latent-team": Case("resnet20-double", retention="latent", seeds=5, step="team", base="resnet20-team"),
     "resnet20-teacher": Case("resnet20-double", retention="teacher", base="resnet20", slower=1.30),
     **{
         f"resnet20-{name}": Case("resnet20-double", retention=name, base="resnet20")
@@ -82,7 +78,6 @@ CASES: dict[str, Case] = {
     },
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
-    "resnet18-team": Case("resnet18", seeds=3, step="team"),
     "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),
     "resnet18-teacher": Case("resnet18", retention="teacher", base="resnet18", slower=1.20),
     "resnet18-224": _IMAGENET,

@@ -1,10 +1,9 @@
 """Convolutions of few channels: the kernels of lcrbnn/kernels/conv_triton.py against torch's own, by shape.
 
-    python -m bench.conv_kernels [--shapes 16x16@32 16x32@32/2 ...] [--runs 5] [--record FILE]
+    python -m bench.conv_kernels [--shapes 16x16@32 16x32@32/2 ...] [--record FILE]
 
 Microseconds of a launch replayed in a captured graph, bfloat16, batch 128: torch's (cuDNN's choice), the kernel as it
-is set, and the best of a few block sizes. The ratio is torch's time over the kernel's. With several runs the kernel
-takes one launch for all and torch one for each.
+is set, and the best of a few block sizes. The ratio is torch's time over the kernel's.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SHAPES = ("3x16@32", "16x16@32", "16x32@32/2", "32x32@16", "32x64@16/2", "64x64@
 BATCH = 128
 
 
-def measure(shape: str, runs: int, tune: bool) -> dict[str, Any]:
+def measure(shape: str, tune: bool) -> dict[str, Any]:
     """All three products of one shape."""
     from lcrbnn.kernels import conv_triton as kernels
 
@@ -33,26 +32,26 @@ def measure(shape: str, runs: int, tune: bool) -> dict[str, Any]:
     side, stride = (int(n) for n in (at if "/" in at else f"{at}/1").split("/"))
     cin, cout = (int(c) for c in channels.split("x"))
     widest = max(cin, cout)
-    x, g = _maps(runs, cin, side).sign(), _maps(runs, cout, side // stride)
-    w = torch.randn(runs, cout, 3, 3, cin, device="cuda").bfloat16().sign()
-    each = [tuple(t[run].permute(0, 3, 1, 2) for t in (x, g, w)) for run in range(runs)]
+    x, g = _map(cin, side).sign(), _map(cout, side // stride)
+    w = torch.randn(cout, 3, 3, cin, device="cuda").bfloat16().sign()
+    maps, signs, gradient = (t.permute(0, 3, 1, 2) for t in (x, w, g))
     jobs: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[int, Any], list[Any]]] = {
         "forward": (
-            lambda: [F.conv2d(x, w, padding=1, stride=stride) for x, _, w in each],
+            lambda: F.conv2d(maps, signs, padding=1, stride=stride),
             lambda: kernels.convolve(x, w, stride, back=False),
             kernels.BLOCKS,
             list(itertools.product((32, 64, 128, 256), (4, 8))),
         ),
         "weight": (
-            lambda: [_backward(g, x, w, stride, [False, True]) for x, g, w in each],
-            lambda: kernels.correlate(x, g, stride).sum(1),
+            lambda: _backward(gradient, maps, signs, stride, [False, True]),
+            lambda: kernels.correlate(x, g, stride).sum(0),
             kernels.RUNS,
             list(itertools.product((64, 128), (2, 4, 8), (4, 8))),
         ),
     }
     if cin > 3:
         jobs["input"] = (
-            lambda: [_backward(g, x, w, stride, [True, False]) for x, g, w in each],
+            lambda: _backward(gradient, maps, signs, stride, [True, False]),
             lambda: kernels.convolve(g, w, stride, back=True),
             kernels.BLOCKS,
             jobs["forward"][3],
@@ -73,8 +72,8 @@ def measure(shape: str, runs: int, tune: bool) -> dict[str, Any]:
     return figures
 
 
-def _maps(runs: int, channels: int, side: int) -> Tensor:
-    return torch.randn(runs, BATCH, side, side, channels, device="cuda").bfloat16()
+def _map(channels: int, side: int) -> Tensor:
+    return torch.randn(BATCH, side, side, channels, device="cuda").bfloat16()
 
 
 def _backward(g: Tensor, x: Tensor, w: Tensor, stride: int, wanted: list[bool]) -> Any:
@@ -108,19 +107,18 @@ def main() -> None:
     """Measure the shapes and print a line for each product."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    parser.add_argument("--runs", type=int, default=1, help="in one launch (default: 1)")
     parser.add_argument("--tune", action="store_true", help="try other block sizes too")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     figures = {}
     for shape in args.shapes:
-        figures[shape] = measure(shape, args.runs, args.tune)
+        figures[shape] = measure(shape, args.tune)
         for name, row in figures[shape].items():
             shown = "  ".join(f"{k} {v}" for k, v in row.items() if k != "tried")
             print(f"{shape:10} {name:8} {shown}", flush=True)
     if args.record:
-        write_record(args.record, "conv-kernels", {"batch": BATCH, "runs": args.runs, "precision": "bfloat16"}, figures)
+        write_record(args.record, "conv-kernels", {"batch": BATCH, "precision": "bfloat16"}, figures)
 
 
 if __name__ == "__main__":

@@ -62,15 +62,14 @@ def _fill(job: Job, teacher: str) -> dict[str, Any]:
     """Compile, among others that do: what is timed meanwhile to choose between kernels is not kept."""
     compiler: Any = torch._inductor.config
     compiler.autotune_local_cache = False
-    seeds = job.case.seeds if job.case.step == "team" else 1
-    runs = {Path(job.scratch) / f"fill-{seed}": job.case.spec(teacher, seed) for seed in range(seeds)}
-    return measure(runs, Options(device=job.device, step=job.case.step), 0)
+    runs = {Path(job.scratch) / "fill": job.case.spec(teacher)}
+    return measure(runs, Options(device=job.device, step="fast"), 0)
 
 
 def _measure(job: Job, teacher: str, size: int, told: dict[str, Any]) -> dict[str, Any]:
     case, scratch = job.case, Path(job.scratch)
     runs = {scratch / f"seed-{seed}": case.spec(teacher, seed) for seed in range(case.seeds)}
-    options = Options(device=job.device, step=case.step, save_seconds=NEVER)
+    options = Options(device=job.device, step="fast", save_seconds=NEVER)
     figures = measure(runs, options, job.epochs, job.profile)
     figures |= {"first_step_cold_s": told["cold"], "data_mb": size / 1e6} | _memory(size, case.seeds)
     figures |= _compared(case, figures, told["base"])
@@ -78,7 +77,6 @@ def _measure(job: Job, teacher: str, size: int, told: dict[str, Any]) -> dict[st
         settings = {
             **case.spec().stored(),
             "side_by_side": case.seeds,
-            "step": case.step,
             "warm_up_epochs": WARM,
             "epochs_timed": job.epochs,
         }

@@ -76,6 +76,20 @@ def test_one_skip_with_retention() -> None:
     assert f"mean |σ_B/σ_F − 1| {said}" in LOG
 
 
+def test_runs_as_one_graph() -> None:
+    five, team = (
+        json.loads((RESULTS / "bench" / "team" / f"gpu-steps-resnet20-{name}.json").read_text())["figures"]
+        for name in ("five", "team")
+    )
+    rates = [found["images_per_second"] / 1000 for found in (five, team)]
+    assert "side by side {:.1f} k images a second, as a team {:.1f} k".format(*rates) in LOG
+    assert f"after {team['first_step_cold_s']:.0f} instead of {five['first_step_cold_s']:.0f} s" in LOG
+    kernels = team["kernels"]
+    ours = sum(kernels["top"][name][0] for name in ("_convolve", "_correlate"))
+    assert f"launches {kernels['count']} kernels a run and step instead of {five['kernels']['count']}" in LOG
+    assert f"they take {kernels['us']:.0f} µs a run: {ours} are the package's convolutions" in LOG
+
+
 @pytest.mark.parametrize("file", ["twin-means-h200"])
 def test_the_twins_on_a_gpu(file: str) -> None:
     record = json.loads((RESULTS / "bench" / f"{file}.json").read_text())

@@ -162,7 +162,7 @@ def test_a_plan_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == f"lcrbnn: the plan {path} cannot be read: No such file or directory\n"
 
 
-def test_runs_that_could_be_a_team_come_together() -> None:
+def test_runs_with_the_same_compiled_step_come_together() -> None:
     specs = {"none": Spec(), "strong": Spec(weight=8.0), "other": Spec(method="xnor"), "weak": Spec(share=0.01)}
     seeds = {"none": 3, "strong": 5, "other": 2, "weak": 4}
     jobs = [Job(arm, seed, spec.but(seed=seed)) for arm, spec in specs.items() for seed in range(seeds[arm])]

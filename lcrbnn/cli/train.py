@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from lcrbnn.train.ranks import Ranks
 
 MOST = 1000  # seeds of one range
-STEP_HELP = (
-    "eager, fast (compiled and captured), team (fast; runs that differ in seed or lambda alone make each step "
-    "together), or auto: fast on a GPU"
-)
+STEP_HELP = "eager, fast (compiled and captured), or auto: fast on a GPU"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

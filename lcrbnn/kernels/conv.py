@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lcrbnn.kernels.support import in_front, usable
+from lcrbnn.kernels.support import usable
 
 WIDTHS = (16, 32, 64)  # channels that the kernel takes
 THIN = 3  # input channels of an image, which it takes too
@@ -49,40 +49,37 @@ def _short(x: Tensor, w: Tensor) -> torch.dtype | None:
     return dtype if dtype in (torch.bfloat16, torch.float16) else None
 
 
-# -- one run ---------------------------------------------------------------------------------------------------------
-
-
 @torch.library.custom_op("lcrbnn::convolve", mutates_args=())
 def convolve(x: Tensor, w: Tensor, stride: int) -> Tensor:
     """3 x 3, padding 1: (n, in, h, w) and (out, in, 3, 3) -> (n, out, h / stride, w / stride), channels last."""
-    return _shown(_convolved(_stored(x[None]), _stored(w[None]), stride, back=False))[0]
+    return _shown(_convolved(_stored(x), _stored(w), stride, back=False))
 
 
 @torch.library.custom_op("lcrbnn::convolve_input", mutates_args=())
 def convolve_input(g: Tensor, w: Tensor, stride: int) -> Tensor:
     """The gradient of x from that of the output."""
-    return _shown(_convolved(_stored(g[None]), _stored(w[None]), stride, back=True))[0]
+    return _shown(_convolved(_stored(g), _stored(w), stride, back=True))
 
 
 @torch.library.custom_op("lcrbnn::convolve_weight", mutates_args=())
 def convolve_weight(x: Tensor, g: Tensor, stride: int) -> Tensor:
     """The gradient of w in parts, (parts, out, 3, 3, in) float32: their sum is left to whoever can fuse it."""
-    return _correlated(_stored(x[None]), _stored(g[None]), stride)[0]
+    return _correlated(_stored(x), _stored(g), stride)
 
 
 @convolve.register_fake
 def _(x: Tensor, w: Tensor, stride: int) -> Tensor:
-    return _shown(_convolved_fake(_stored(x[None]), _stored(w[None]), stride, False))[0]
+    return _shown(_convolved_fake(_stored(x), _stored(w), stride, back=False))
 
 
 @convolve_input.register_fake
 def _(g: Tensor, w: Tensor, stride: int) -> Tensor:
-    return _shown(_convolved_fake(_stored(g[None]), _stored(w[None]), stride, True))[0]
+    return _shown(_convolved_fake(_stored(g), _stored(w), stride, back=True))
 
 
 @convolve_weight.register_fake
 def _(x: Tensor, g: Tensor, stride: int) -> Tensor:
-    return _correlated_fake(_stored(x[None]), _stored(g[None]), stride)[0]
+    return _correlated_fake(_stored(x), _stored(g))
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -100,61 +97,17 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
 convolve.register_autograd(_backward, setup_context=_keep)
 
 
-# -- several runs, as torch.vmap asks for them -----------------------------------------------------------------------
-
-
-@torch.library.custom_op("lcrbnn::convolve_runs", mutates_args=())
-def convolve_runs(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
-    """Of several runs, in the order of conv_triton.py: (runs, n, h, w, in) and (runs, out, 3, 3, in)."""
-    return _convolved(x.contiguous(), w.contiguous(), stride, back=back)
-
-
-@torch.library.custom_op("lcrbnn::correlate_runs", mutates_args=())
-def correlate_runs(x: Tensor, g: Tensor, stride: int) -> Tensor:
-    """The gradients of w in parts, (runs, parts, out, 3, 3, in) float32."""
-    return _correlated(x.contiguous(), g.contiguous(), stride)
-
-
-@convolve_runs.register_fake
-def _(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
-    return _convolved_fake(x, w, stride, back)
-
-
-@correlate_runs.register_fake
-def _(x: Tensor, g: Tensor, stride: int) -> Tensor:
-    return _correlated_fake(x, g, stride)
-
-
-@convolve.register_vmap
-def _(info: Any, dims: Any, x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, int]:
-    return _shown(convolve_runs(*_all_stored(info, dims, x, w), stride, False)), 0
-
-
-@convolve_input.register_vmap
-def _(info: Any, dims: Any, g: Tensor, w: Tensor, stride: int) -> tuple[Tensor, int]:
-    return _shown(convolve_runs(*_all_stored(info, dims, g, w), stride, True)), 0
-
-
-@convolve_weight.register_vmap
-def _(info: Any, dims: Any, x: Tensor, g: Tensor, stride: int) -> tuple[Tensor, int]:
-    return correlate_runs(*_all_stored(info, dims, x, g), stride), 0
-
-
-def _all_stored(info: Any, dims: Any, *tensors: Tensor) -> list[Tensor]:
-    return [_stored(t) for t in in_front(info, dims, tensors)]
-
-
 # -- how maps lie in memory ------------------------------------------------------------------------------------------
 
 
 def _stored(x: Tensor) -> Tensor:
-    """(runs, n, channels, h, w) -> (runs, n, h, w, channels), whole in memory."""
-    return x.permute(0, 1, 3, 4, 2).contiguous()
+    """(n, channels, h, w) -> (n, h, w, channels), whole in memory."""
+    return x.permute(0, 2, 3, 1).contiguous()
 
 
 def _shown(x: Tensor) -> Tensor:
     """The other way round, without moving anything."""
-    return x.permute(0, 1, 4, 2, 3)
+    return x.permute(0, 3, 1, 2)
 
 
 def _convolved(x: Tensor, w: Tensor, stride: int, *, back: bool) -> Tensor:
@@ -169,15 +122,15 @@ def _correlated(x: Tensor, g: Tensor, stride: int) -> Tensor:
     return conv_triton.correlate(x, g, stride)
 
 
-def _convolved_fake(x: Tensor, w: Tensor, stride: int, back: bool) -> Tensor:
-    runs, n, *sides, _ = x.shape
+def _convolved_fake(x: Tensor, w: Tensor, stride: int, *, back: bool) -> Tensor:
+    n, *sides, _ = x.shape
     tall, wide = (side * stride if back else side // stride for side in sides)
-    return x.new_empty((runs, n, tall, wide, w.shape[4] if back else w.shape[1]))
+    return x.new_empty((n, tall, wide, w.shape[3] if back else w.shape[0]))
 
 
-def _correlated_fake(x: Tensor, g: Tensor, stride: int) -> Tensor:
+def _correlated_fake(x: Tensor, g: Tensor) -> Tensor:
     from lcrbnn.kernels import conv_triton
 
-    (runs, n, tall, wide, out), width = g.shape, x.shape[4]
+    (n, tall, wide, out), width = g.shape, x.shape[3]
     count = conv_triton.parts(n * tall * wide, max(width, out))
-    return torch.empty((runs, count, out, 3, 3, width), dtype=torch.float32, device=x.device)
+    return torch.empty((count, out, 3, 3, width), dtype=torch.float32, device=x.device)

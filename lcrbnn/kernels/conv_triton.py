@@ -1,10 +1,10 @@
-"""Convolutions of 3 x 3 with few channels, stride 1 or 2, padding 1, of one or more runs side by side.
+"""Convolutions of 3 x 3 with few channels, stride 1 or 2, padding 1, on maps stored channels last.
 
 With 16 channels a library's tile is mostly padding, and its time ten times that of reading the map. Here a program
 takes a run of output pixels and all channels; the nine taps are nine small products whose inputs are mostly in cache.
 
-    x, g  maps before and after, (runs, n, h, w, channels), whole in memory; with stride 2 sides of x are even
-    w     weights, (runs, out, 3, 3, in), whole in memory
+    x, g  maps before and after, (n, h, w, channels), whole in memory; with stride 2 sides of x are even
+    w     weights, (out, 3, 3, in), whole in memory
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ TAPS = 9
 
 
 @triton.jit
-def _convolve(x, w, y, pixels, sources, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
+def _convolve(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
               CI: tl.constexpr, CO: tl.constexpr, CW: tl.constexpr, STRIDE: tl.constexpr, BACK: tl.constexpr,
               PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     # y[p, co] = sum over taps and ci of x[p * stride + tap, ci] * weight; y has H x W pixels an image, x has HX x WX.
     # BACK: x is a gradient, taken where (p + tap) / stride is whole; taps are mirrored and the weight is transposed.
     # CW: the weight's own number of input channels.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    run = tl.program_id(1).to(tl.int64)
-    x += run * sources * CI
-    y += run * pixels * CO
-    w += run * (9 * CI * CO)
     row = (p // W) % H
     column = p % W
     image = p // (H * W)
@@ -57,17 +53,13 @@ def _convolve(x, w, y, pixels, sources, H: tl.constexpr, W: tl.constexpr, HX: tl
 
 
 @triton.jit
-def _correlate(x, g, part, pixels, sources, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
+def _correlate(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, HX: tl.constexpr, WX: tl.constexpr,
                CI: tl.constexpr, CO: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr,
                BLOCK: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
     # part[program, co, tap, ci] = sum over the program's pixels p of g of g[p, co] * x[p * stride + tap, ci]; a row of
     # taps a program.
     first = tl.program_id(0) * (BLOCK * RUN)
     ky = tl.program_id(1)
-    run = tl.program_id(2).to(tl.int64)
-    x += run * sources * CI
-    g += run * pixels * CO
-    part += run * tl.num_programs(0) * (CO * 9 * CI)
     ci = tl.arange(0, CI)
     co = tl.arange(0, CO)
     left = tl.zeros((CO, CI), tl.float32)
@@ -98,10 +90,6 @@ def _convolve_thin(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.con
                    PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     # As _convolve forward, for so few input channels (3) that all taps together fit one product of 32.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    run = tl.program_id(1).to(tl.int64)
-    x += run * pixels * CI
-    y += run * pixels * CO
-    w += run * (9 * CI * CO)
     row = ((p // W) % H)[:, None]
     column = (p % W)[:, None]
     k = tl.arange(0, 32)[None, :]
@@ -121,10 +109,6 @@ def _convolve_thin(x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.con
 def _correlate_thin(x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr,
                     PRECISION: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
     first = tl.program_id(0) * (BLOCK * RUN)
-    run = tl.program_id(1).to(tl.int64)
-    x += run * pixels * CI
-    g += run * pixels * CO
-    part += run * tl.num_programs(0) * (CO * 9 * CI)
     k = tl.arange(0, 32)[None, :]
     dy = k // (3 * CI) - 1
     dx = (k // CI) % 3 - 1
@@ -151,35 +135,35 @@ RUNS = {16: (128, 8, 4), 32: (64, 8, 4), 64: (64, 8, 4)}  # pixels a block, bloc
 
 def convolve(x: Tensor, w: Tensor, stride: int, *, back: bool) -> Tensor:
     """The maps after a convolution, or, with `back`, the gradient of the maps before it from that of those after it."""
-    runs, n, height, columns, width = x.shape
-    out = w.shape[4] if back else w.shape[1]
+    n, height, columns, width = x.shape
+    out = w.shape[3] if back else w.shape[0]
     tall, wide = (side * stride if back else side // stride for side in (height, columns))
-    y = torch.empty((runs, n, tall, wide, out), dtype=x.dtype, device=x.device)
+    y = torch.empty((n, tall, wide, out), dtype=x.dtype, device=x.device)
     pixels, sides = n * tall * wide, (tall, wide)
     block, warps = BLOCKS[max(width, out)]
-    grid = (triton.cdiv(pixels, block), runs)
+    grid = (triton.cdiv(pixels, block),)
     if width * TAPS <= 32:
         _convolve_thin[grid](x, w, y, pixels, *sides, width, out, _precision(x), block, num_warps=warps)
     else:
-        sizes = (pixels, n * height * columns, *sides, height, columns, width, out, w.shape[4], stride)
+        sizes = (pixels, *sides, height, columns, width, out, w.shape[3], stride)
         _convolve[grid](x, w, y, *sizes, back, _precision(x), block, num_warps=warps)
     return y
 
 
 def correlate(x: Tensor, g: Tensor, stride: int) -> Tensor:
-    """The gradient of the weights in parts, (runs, parts, out, 3, 3, in) float32, to be added up."""
-    runs, n, height, columns, width = x.shape
-    tall, wide, out = g.shape[2:]
+    """The gradient of the weights in parts, (parts, out, 3, 3, in) float32, to be added up."""
+    n, height, columns, width = x.shape
+    tall, wide, out = g.shape[1:]
     pixels, sides = n * tall * wide, (tall, wide)
     block, run, warps = RUNS[max(width, out)]
     count = parts(pixels, max(width, out))
-    part = torch.empty((runs, count, out, 3, 3, width), dtype=torch.float32, device=x.device)
+    part = torch.empty((count, out, 3, 3, width), dtype=torch.float32, device=x.device)
     last = (_precision(x), block, run)
     if width * TAPS <= 32:
-        _correlate_thin[(count, runs)](x, g, part, pixels, *sides, width, out, *last, num_warps=warps)
+        _correlate_thin[(count,)](x, g, part, pixels, *sides, width, out, *last, num_warps=warps)
     else:
-        sizes = (pixels, n * height * columns, *sides, height, columns, width, out, stride)
-        _correlate[(count, 3, runs)](x, g, part, *sizes, *last, num_warps=warps)
+        sizes = (pixels, *sides, height, columns, width, out, stride)
+        _correlate[(count, 3)](x, g, part, *sizes, *last, num_warps=warps)
     return part
 
 

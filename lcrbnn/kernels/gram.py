@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lcrbnn.kernels.support import in_front, usable
+from lcrbnn.kernels.support import usable
 
 PARTS = 16  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
 _MOST_ROWS = 128
@@ -50,10 +49,3 @@ def gram_parts(maps: Sequence[Tensor]) -> Tensor:
 def _(maps: Sequence[Tensor]) -> Tensor:
     rows = maps[0].shape[0]
     return torch.empty((len(maps), PARTS, rows, rows), dtype=torch.float32, device=maps[0].device)
-
-
-@gram_parts.register_vmap
-def _(info: Any, dims: Any, maps: Sequence[Tensor]) -> tuple[Tensor, int]:
-    """Of several runs: as many maps more."""
-    parts = gram_parts([run for x in in_front(info, dims[0], maps) for run in x])
-    return parts.unflatten(0, (len(maps), info.batch_size)), 1

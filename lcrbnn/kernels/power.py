@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lcrbnn.kernels.support import in_front, usable
+from lcrbnn.kernels.support import usable
 
 _LARGEST = 128
 
@@ -35,13 +33,3 @@ def power(small: Tensor, start: Tensor, iterations: int, squared: bool) -> tuple
 def _(small: Tensor, start: Tensor, iterations: int, squared: bool) -> tuple[Tensor, Tensor]:
     v, before = (torch.empty(start.shape, dtype=small.dtype, device=small.device) for _ in range(2))
     return v, before
-
-
-@power.register_vmap
-def _(
-    info: Any, dims: Any, small: Tensor, start: Tensor, iterations: int, squared: bool
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """Of several runs: as many matrices more."""
-    front = [t.flatten(0, 1) for t in in_front(info, dims, (small, start))]
-    v, before = (t.unflatten(0, (info.batch_size, -1)) for t in power(front[0], front[1], iterations, squared))
-    return (v, before), (0, 0)

@@ -17,7 +17,6 @@ from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
-from lcrbnn.train.team import shape_of
 
 KEYS = ("recipe", "seeds", "control", "settings", "arms")
 
@@ -158,11 +157,17 @@ def copy_record(run: Path, target: Path) -> None:
     write_whole(target, [(run / "record.json").read_bytes()])
 
 
+def _compiled_for(spec: Spec) -> Spec:
+    """What a step is compiled for: all but the seed and, where there is retention, its strength."""
+    same = spec.but(seed=0, share=0.0, ramp=0.0, weight=0.0)
+    return same.but(weight=1.0) if spec.retains else same
+
+
 def _groups(jobs: Sequence[Job], width: int) -> list[list[Job]]:
-    """So many at a time; runs that could make their steps together stay together, as far as they fit."""
+    """So many at a time; runs with the same compiled step stay together, as far as they fit."""
     alike: dict[Spec, list[Job]] = {}
     for job in jobs:
-        alike.setdefault(shape_of(job.spec), []).append(job)
+        alike.setdefault(_compiled_for(job.spec), []).append(job)
     groups: list[list[Job]] = []
     for some in alike.values():
         for start in range(0, len(some), width):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -60,25 +60,10 @@ class HeldFeed:
 
     def pick(self, count: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """By the tables."""
-        return self.pick_from(self.tables(), self.split(), count, start)
-
-    def tables(self) -> list[Tensor]:
-        """What is this run's own."""
-        return [self._order, *self._draws]
-
-    def split(self) -> list[Tensor]:
-        """What runs with the same images share."""
-        return [self.train.images, self.train.labels, self.train.scale, self.train.shift, self._lanes]
-
-    def pick_from(
-        self, tables: Sequence[Tensor], split: Sequence[Tensor], count: Tensor, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """As `pick`, from such tables and such a split."""
-        order, *draws = tables
-        images, labels, scale, shift, lanes = split
-        places = count * self.spec.batch + self._base + start + lanes
-        rows = order[places]
-        return normalize(self.augment.apply(images[rows], Draws(*draws).at(places)), scale, shift), labels[rows]
+        places = count * self.spec.batch + self._base + start + self._lanes
+        rows = self._order[places]
+        images = self.augment.apply(self.train.images[rows], self._draws.at(places))
+        return normalize(images, self.train.scale, self.train.shift), self.train.labels[rows]
 
     def show_sample(self) -> None:
         """By the tables."""

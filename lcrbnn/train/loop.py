@@ -45,11 +45,6 @@ class Stepper(Protocol):
 
     sums: torch.Tensor
     captured: bool  # whether its steps are graphs on a GPU
-    team: Any  # of runs whose steps are made together with these, or None
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the next step is made already, and only to be counted."""
 
     def begin(self, epoch: int, first: int, full: float) -> None:
         """Be ready for the steps of an epoch from the first on, with this lambda, but for the ramp."""
@@ -104,17 +99,11 @@ class Loop:
         self.noise: dict[str, float] | None = None  # accuracy under noise, known at the end
         device = train.labels.device
         where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
-        self._where = f"{f'{ranks.size} x ' if ranks.size > 1 else ''}{where}"
+        self.made = f"{type(step).__name__} on {f'{ranks.size} x ' if ranks.size > 1 else ''}{where}"
         self._clock = self._saved = time.monotonic()
         self._kept_place: Place | None = None  # of the newest checkpoint
         self._valid: float | None = None
         self._pace = Pace(ranks, each=save_seconds == 0)
-
-    @property
-    def made(self) -> str:
-        """How: two runs with the same answer have the same bits."""
-        team = self.step.team
-        return f"{type(self.step).__name__} on {self._where}{f', {len(team.members)} together' if team else ''}"
 
     def march(self, stop: StopRequest) -> Iterator[None]:
         """Go on to the end, a step at a time; on a GPU a step is only ordered, so several runs can be side by side."""
@@ -133,11 +122,11 @@ class Loop:
         waited = self.train.waited
         self._enter(place.epoch, place.step)
         while place.step < self.steps:
-            yield  # here all runs of a team have made the step before, and none has made this one
             self._one()
             self.progress.advance(self._note)
             if self._pace.due(self.done) or self.place.step == self.steps:
                 self._pause(stop)
+            yield
         self._checked(self.step.check)
         self.waited = (self.train.waited - waited) / max(time.monotonic() - self._clock, 1e-9)
 
@@ -255,8 +244,6 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint of this very moment. A disk that does not take it ends the run; the last one is intact."""
-        if self.step.ahead:
-            self._one()
         if self.place == self._kept_place:
             return
         self._checked(self.step.check)

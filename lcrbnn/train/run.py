@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from lcrbnn.train.dataset import settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
 from lcrbnn.train.figures import figures
-from lcrbnn.train.loop import Loop, Place
+from lcrbnn.train.loop import Loop
 from lcrbnn.train.numerics import find_device, numerics
 from lcrbnn.train.pool import PATIENCE
 from lcrbnn.train.ranks import ALONE, Ranks
@@ -34,7 +34,6 @@ from lcrbnn.train.sources import Reading as Files
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
-from lcrbnn.train.team import Team, can_team, shape_of
 from lcrbnn.train.together import run_together
 
 
@@ -66,7 +65,6 @@ STEPS: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
     "eager": lambda device: False,
     "fast": lambda device: True,
-    "team": lambda device: True,
 }
 
 
@@ -125,10 +123,7 @@ def train_together(
         loops = ranks.everywhere(lambda: _loops(folders, built, options, held, broken))
         loops = _held(loops, held, jobs, resume)
         held.enter_context(numerics(shared))
-        if options.step == "team":
-            _form_teams(loops)
         notices = [notice for loop in loops for notice in _open(loop, options)]
-        _part_teams(loops)
         make = progress or (lambda total, done: Progress(total, done=done, tenths=False))
         steps = sum(loop.spec.epochs * loop.steps for loop in loops), sum(loop.done for loop in loops)
         bar = make(*steps) if ranks.first else Progress(steps[0], io.StringIO(), done=steps[1], tenths=False)
@@ -217,26 +212,6 @@ def _loops(
         loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
         loops.append(loop)
     return loops
-
-
-def _form_teams(loops: Sequence[Loop]) -> None:
-    """Let runs of one shape make their steps together."""
-    alike: dict[Spec, list[Loop]] = {}
-    for loop in loops:
-        alike.setdefault(shape_of(loop.spec), []).append(loop)
-    for some in alike.values():
-        steps = [loop.step for loop in some if isinstance(loop.step, FastStep)]
-        if len(steps) > 1 and can_team(steps):
-            Team(steps)
-
-
-def _part_teams(loops: Sequence[Loop]) -> None:
-    """A run that is behind the others of its team, or ahead of them, ends it."""
-    places: dict[Team, Place] = {}
-    for loop in loops:
-        team = loop.step.team
-        if team is not None and places.setdefault(team, loop.place) != loop.place:
-            team.part()
 
 
 def _open(loop: Loop, options: Options) -> list[str]:

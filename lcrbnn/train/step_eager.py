@@ -40,8 +40,7 @@ class EagerStep:
         self._reduce = Reducer(parts.model, ranks)
         train.augmentation(spec.augment)  # refused before anything is written
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=train.labels.device)
-        self.captured = self.ahead = False
-        self.team = None
+        self.captured = False
         self._batches: Iterator[Batch] = iter(())
         self._epoch = self._step = 0
         self._full = 0.0

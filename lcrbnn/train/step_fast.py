@@ -30,7 +30,6 @@ from lcrbnn.train.schedule import learning_rate, retention_weight
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
-from lcrbnn.train.team import Team
 
 NEVER = 2**62  # the first bad step, while there is none
 WARM_UP = 2  # steps before the capture, undone afterwards
@@ -65,7 +64,6 @@ class FastStep:
         self._starts = [torch.tensor([i * size], device=device) for i in range(spec.accumulate)]
         self._share = 1 / pieces
         self._reduce = Reducer(parts.model, ranks)
-        self.team: Team | None = None  # of runs that make their steps together, this one among them
         self._graph: Any = None
         self._epoch = self._step = 0
         self._full = 0.0
@@ -73,7 +71,7 @@ class FastStep:
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)
-        self.counters: list[tuple[Any, Tensor]] = [
+        self._counters: list[tuple[Any, Tensor]] = [
             (m, m.num_batches_tracked)
             for m in parts.model.modules()
             if isinstance(m, nn.modules.batchnorm._BatchNorm)
@@ -109,17 +107,10 @@ class FastStep:
         self._step += 1
 
     def _again(self) -> None:
-        if self.team is not None:
-            self.team.ask(self._epoch, self._step)
-        elif self.captured:
+        if self.captured:
             self._graph.replay()
         else:
             self._body()
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the next step was made already: by the team, when another of its runs asked for it."""
-        return self.team is not None and self.team.last == (self._epoch, self._step)
 
     def check(self) -> None:
         """Wait for the device, and raise if a step had bad numbers."""
@@ -143,7 +134,7 @@ class FastStep:
             gradients, ratios = [], self.sums
             for weight in (0.0, much):
                 self._weights[0] = weight
-                gradient, ratios = self._look() if self.team is None else self.team.gradient(self)
+                gradient, ratios = self._look()
                 gradients.append(gradient.clone())
             task, both = gradients
             share = ((both - task).norm() / much / task.norm().clamp_min(1e-30)).item()
@@ -153,7 +144,7 @@ class FastStep:
         """Of one batch: the gradient of all weights in one piece, and the ratios."""
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
-        with self.uncounted():
+        with _uncounted(self._counters):
             loss, _ = self._forward(self._count, self._starts[0])
         gradients = go_back(self.spec, loss, parts.model.parameters())
         assert parts.retention is not None
@@ -183,7 +174,7 @@ class FastStep:
         parts.optimizer.zero_grad(set_to_none=True)
         seen = []
         for start in self._starts:
-            with self.uncounted():
+            with _uncounted(self._counters):
                 loss, sums = self._forward(self._count, start)
             push(self.spec, loss, self._share)
             seen.append(sums)
@@ -197,17 +188,14 @@ class FastStep:
         project(parts.model)
         self.sums += sums
         self._count += 1
-        if self.counters:
-            torch._foreach_add_([counter for _, counter in self.counters], self.spec.accumulate)
+        if self._counters:
+            torch._foreach_add_([counter for _, counter in self._counters], self.spec.accumulate)
 
     def _prepare(self) -> None:
         """Warm up and capture; the steps that this takes are undone."""
         self._use_lr_tensor()
         fill_memory(self.parts.optimizer)
-        if self.team is not None and self.team.ready:
-            self._graph = True
-            return
-        with _undone(self.state() if self.team is None else self.team.state()):
+        with _undone(self._state()):
             try:
                 self._ready()
             except (TorchDynamoException, InductorError) as error:
@@ -216,9 +204,6 @@ class FastStep:
 
     def _ready(self) -> None:
         self._graph = True
-        if self.team is not None:
-            self.team.prepare(WARM_UP)
-            return
         self._body()
         if self.captured:
             for _ in range(WARM_UP):
@@ -233,11 +218,7 @@ class FastStep:
         for group in self.parts.optimizer.param_groups:
             group["lr"] = self._lr
 
-    def uncounted(self) -> Any:
-        """Inside, batch norms do not count their batches."""
-        return _uncounted(self.counters)
-
-    def state(self) -> list[Tensor]:
+    def _state(self) -> list[Tensor]:
         """All that a step changes."""
         remembered = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]

@@ -14,12 +14,10 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
     """Let runs go on side by side to their ends, and say so of each. Stopped by a signal, all save.
 
     A run that fails keeps its last good checkpoint and leaves the others alone; its failure is raised at the end. They
-    begin parts of an epoch apart: while one closes an epoch, a GPU has steps of the others in hand. The runs of a team
-    go step by step together.
+    begin parts of an epoch apart: while one closes an epoch, a GPU has steps of the others in hand.
     """
     failures: list[Exception] = []
-    units = list(dict.fromkeys(loop.step.team or loop for loop in loops))
-    behind = {loop: units.index(loop.step.team or loop) * loop.steps // len(units) for loop in loops}
+    behind = {loop: i * loop.steps // len(loops) for i, loop in enumerate(loops)}
     with StopRequest(patient=any(loop.ranks.launched for loop in loops)) as stop:
         going = {loop: loop.march(stop) for loop in loops}
         try:

@@ -36,25 +36,6 @@ def largest_errors():
     return errors
 
 
-def runs_together():
-    """Largest difference between what three runs get from one launch and what each gets alone."""
-    torch.manual_seed(0)
-    found = {}
-    for cin, cout, h, w, n, stride in CASES:
-        x, weight = torch.randn(3, n, cin, h, w), torch.randn(3, cout, cin, 3, 3)
-        g = torch.randn(3, n, cout, h // stride, w // stride)
-        jobs = {"forward": (conv.convolve, x, weight), "weight": (conv.convolve_weight, x, g)}
-        if cin != conv.THIN:
-            jobs["input"] = (conv.convolve_input, g, weight)
-        for name, (work, a, b) in jobs.items():
-            together = torch.vmap(lambda a, b, work=work, stride=stride: work(a, b, stride))(a, b)
-            alone = torch.stack([work(*pair, stride) for pair in zip(a, b, strict=True)])
-            found[f"{name} {cin} {cout} {stride}"] = (together - alone).abs().max().item()
-        shared = torch.vmap(lambda a, b=weight[0], stride=stride: conv.convolve(a, b, stride))(x)
-        found[f"shared {cin} {cout} {stride}"] = (shared[2] - conv.convolve(x[2], weight[0], stride)).abs().max().item()
-    return found
-
-
 def dispatched():
     """What conv2d chose: whether its answer is the kernel's (stored channels last) and how far it is from torch's."""
     torch.manual_seed(0)
@@ -82,10 +63,6 @@ def dispatched():
 def test_kernel_agrees_with_float64():
     for case, errors in run_interpreted(largest_errors).items():
         assert max(errors) < 1e-6, case
-
-
-def test_runs_in_one_launch_are_as_each_alone():
-    assert max(run_interpreted(runs_together).values()) == 0
 
 
 def test_only_what_the_kernel_can_do_goes_to_it():

@@ -44,19 +44,6 @@ def chosen() -> dict[str, list[str]]:
     return rows
 
 
-def runs_together() -> float:
-    """Largest difference between three runs in one call and each alone; one map is the same for all."""
-    torch.manual_seed(0)
-    a, b, c = torch.randn(3, 5, 40), torch.randn(5, 3, 90), torch.randn(5, 33)
-    together = torch.vmap(lambda a, b: gram_parts([a, b, c]), in_dims=(0, 1))(a, b)
-    alone = torch.stack([gram_parts([a[i], b[:, i], c]) for i in range(3)])
-    return float((together - alone).abs().max())
-
-
-def test_runs_in_one_call_are_as_each_alone() -> None:
-    assert run_interpreted(runs_together) == 0
-
-
 def test_the_kernel_agrees_with_float64() -> None:
     for case, error in run_interpreted(largest_errors).items():
         assert error < 1e-6, case

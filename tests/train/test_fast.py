@@ -101,11 +101,11 @@ def test_a_fast_run_names_the_layer_of_bad_numbers_by_an_eager_replay(tmp_path: 
 
 
 def test_what_a_step_may_be_called(tmp_path: Path) -> None:
-    assert set(running.STEPS) == {"auto", "eager", "fast", "team"}
+    assert set(running.STEPS) == {"auto", "eager", "fast"}
     assert not running.STEPS["auto"](CPU)
     assert running.STEPS["auto"](torch.device("cuda"))
     assert running.STEPS["fast"](CPU)
-    with pytest.raises(ValueError, match="no kind of step is called 'quick'; there are auto, eager, fast, team"):
+    with pytest.raises(ValueError, match="no kind of step is called 'quick'; there are auto, eager, fast"):
         small_run(tmp_path / "run", options=replace(OFTEN, step="quick"))
 
 
