@@ -22,6 +22,13 @@ RETENTIONS: dict[str, dict[str, Any]] = {
     "defensive": {"regularizer": "defensive"},
 }
 
+# Settings of the compiler (torch._inductor.config) that might make a step of many small kernels faster.
+COMPILERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "combo": {"combo_kernels": True},  # independent kernels in one launch
+    "cooperative": {"triton.cooperative_reductions": True},  # a reduction in one launch instead of two
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -30,6 +37,7 @@ class Case:
     model: str
     data: str = "synthetic-32"  # a row of SYNTHETIC
     retention: str = "none"  # a row of RETENTIONS
+    compiler: str = "plain"  # a row of COMPILERS
     seeds: int = 1  # runs side by side
     precision: str = "bfloat16"
     rate: float | None = None  # images a second, at least
@@ -44,7 +52,7 @@ class Case:
     @property
     def compiled(self) -> tuple[object, ...]:
         """What its step is compiled for: cases with the same answer find each other's."""
-        return (self.model, self.data, self.retention, self.precision)
+        return (self.model, self.data, self.retention, self.compiler, self.precision)
 
     def spec(self, teacher: str = "", seed: int = 0) -> Spec:
         """The settings of one of its runs: those of the recipes, with a rate that no random label can blow up."""
@@ -76,8 +84,12 @@ CASES: dict[str, Case] = {
         f"resnet20-{name}": Case("resnet20-double", retention=name, base="resnet20")
         for name in ("paper", "paper-blocks", "official", "spectral", "spectral-signs", "defensive")
     },
+    "resnet20-combo": Case("resnet20-double", compiler="combo", base="resnet20"),
+    "resnet20-cooperative": Case("resnet20-double", compiler="cooperative", base="resnet20"),
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
+    "resnet18-combo": Case("resnet18", compiler="combo", base="resnet18"),
+    "resnet18-cooperative": Case("resnet18", compiler="cooperative", base="resnet18"),
     "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),
     "resnet18-teacher": Case("resnet18", retention="teacher", base="resnet18", slower=1.20),
     "resnet18-224": _IMAGENET,

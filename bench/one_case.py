@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch._inductor.config
 
-from bench.cases import CASES, MEMORY, Case, rehearsed
+from bench.cases import CASES, COMPILERS, MEMORY, Case, rehearsed
 from bench.epochs import NEVER, WARM, measure
 from bench.processes import work
 from bench.synthetic import known, noise, untaught
@@ -45,7 +45,8 @@ class Job:
 def prepare(stored: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """All that needs no GPU."""
     job = Job(**stored)
-    held = ExitStack()
+    held, compiler = ExitStack(), cast(Any, torch._inductor.config)
+    held.enter_context(compiler.patch(COMPILERS[job.case.compiler]))
     train = noise(job.case.data, job.images)
     held.enter_context(known(job.case.data, train))
     size = train.images.nbytes + train.labels.nbytes
@@ -77,6 +78,7 @@ def _measure(job: Job, teacher: str, size: int, told: dict[str, Any]) -> dict[st
         settings = {
             **case.spec().stored(),
             "side_by_side": case.seeds,
+            "compiler": case.compiler,
             "warm_up_epochs": WARM,
             "epochs_timed": job.epochs,
         }

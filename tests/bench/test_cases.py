@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 
-from bench.cases import CASES, RETENTIONS
+from bench.cases import CASES, COMPILERS, RETENTIONS
 from bench.gpu_steps import _with_bases
 from bench.one_case import _compared
 from bench.synthetic import SYNTHETIC, digits, known, noise, untaught
@@ -18,13 +20,21 @@ def test_a_case_names_things_that_exist(name: str) -> None:
     case = CASES[name]
     assert case.data in SYNTHETIC
     assert case.retention in RETENTIONS
-    assert (case.base is None) == (case.retention == "none")
+    assert (case.base is None) == (case.retention == "none" and case.compiler == "plain")
     assert case.base is None or list(CASES).index(case.base) < list(CASES).index(name)
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_the_compiler_knows_its_settings(name: str) -> None:
+    compiler: Any = torch._inductor.config
+    with compiler.patch(COMPILERS[name]):
+        assert compiler.combo_kernels == (name == "combo")
+        assert compiler.triton.cooperative_reductions == (name == "cooperative")
 
 
 def test_what_cases_compile_for() -> None:
     assert CASES["resnet20"].compiled == CASES["resnet20-four"].compiled
-    assert CASES["resnet20"].compiled != CASES["resnet20-latent"].compiled
+    assert len({CASES[name].compiled for name in ("resnet20", "resnet20-latent", "resnet20-combo")}) == 3
 
 
 def test_a_case_brings_its_base_along_and_before_it() -> None:
