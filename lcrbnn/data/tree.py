@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +63,19 @@ def find_tree(folder: Path, *usual: str) -> Tree:
     flat = all(path.parts[1] not in classes for path in test)
     labels = _listed_labels(where, named, classes) if flat else {}
     return Tree(_listing(where, train, classes, {}), _listing(where, test, classes, labels), tuple(classes))
+
+
+def tree_of(find: Callable[[Path], Tree], names: Sequence[str], folder: Path) -> Tree:
+    """The tree in a folder, which must have classes of these names: a network answers with their numbers."""
+    tree = find(folder)
+    if odd := other_names(names, tree.classes):
+        raise InputError(f"{folder} has other classes than the network learned: {odd} in one of them only")
+    return tree
+
+
+def other_names(some: Sequence[str], others: Sequence[str]) -> str:
+    """A few names that only one of two lists of classes has; none if they are alike."""
+    return ", ".join(sorted(set(some) ^ set(others))[:4])
 
 
 def _is_tree(place: Path) -> bool:

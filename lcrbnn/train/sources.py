@@ -78,13 +78,15 @@ def open_splits(
     held: ExitStack,
     known: Faults | None = None,
     share: tuple[int, int] = (0, 1),
+    names: tuple[str, ...] = (),
 ) -> list[Splits]:
     """The splits of runs side by side on one data set, never the test images.
 
-    `known`: what `find_broken` found before; `share`: which of how many processes learns from a part of each batch.
+    `known`: what `find_broken` found before; `share`: which of how many processes learns from a part of each batch;
+    `names`: of the classes, if the images must have these.
     """
     spec, runs = specs[0], len(specs)
-    row = data_row(spec)
+    row = data_row(spec, names)
     hows = {row.augment if one.augment == "usual" else one.augment for one in specs}
     whole = hows & set(READ_SO)
     if row.tree is None:
@@ -124,9 +126,11 @@ def find_broken(spec: Spec, reading: Reading, device: torch.device, share: tuple
         return check(listing.take(np.arange(own.start, own.stop)), channel)
 
 
-def open_test(spec: Spec, reading: Reading, device: torch.device, held: ExitStack) -> tuple[Source, Faults]:
-    """The test images, and those of them that were left out."""
-    row = data_row(spec)
+def open_test(
+    spec: Spec, reading: Reading, device: torch.device, held: ExitStack, names: tuple[str, ...] = ()
+) -> tuple[Source, Faults]:
+    """The test images, and those of them that were left out; with names, classes of others are refused."""
+    row = data_row(spec, names)
     if row.tree is None:
         return Batches(row.load(reading.folder).test, row, device), {}
     listing = found_tree(spec, row, reading.folder).test

@@ -225,6 +225,40 @@ def test_a_run_does_not_go_on_with_classes_of_other_names(
         small_run(tmp_path / "run", SPEC, options(other), resume=True)
 
 
+def test_no_figure_is_read_on_images_of_other_classes(
+    images: Path, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
+    where = ["--device", "cpu", "--data-folder", str(other)]
+    before = RunFolder(straight).record.read_bytes()
+    for words in (
+        ["eval", str(straight)],
+        ["eval", str(straight), "--final"],
+        ["attack", str(straight), "--attacks", "fgsm", "--eps", "1/255", "--images", "4"],
+        ["analyze", str(straight), "--images", "4"],
+    ):
+        assert main([*words, *where]) == 2, words
+        said = capsys.readouterr().err
+        assert "other.zip has other classes than the network learned: bee, wasp in one of them only" in said
+    assert RunFolder(straight).record.read_bytes() == before
+
+
+def test_a_teacher_or_a_start_of_other_classes_is_refused_before_anything_is_written(
+    straight: Path, tmp_path: Path
+) -> None:
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
+    fewer = as_zip({name: content for name, content in TREE.items() if "bee" not in name}, tmp_path / "fewer.zip")
+    taught, begun = SPEC.but(teacher=str(straight), distill=0.5), SPEC.but(start=str(straight))
+    for spec, where, sentence in (
+        (taught, other, "^the teacher in .*straight has other classes than the images: bee, wasp in one of them only$"),
+        (begun, other, "^the run to start from in .*straight has other classes than the images: bee, wasp in one of"),
+        (taught, fewer, "^the teacher in .*straight knows 3 classes, and this run has 2$"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            small_run(tmp_path / "run", spec, options(where))
+        assert not (tmp_path / "run").exists()
+
+
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
