@@ -13,7 +13,7 @@ from lcrbnn.data.cifar import load_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.pixels import read_tree
 from lcrbnn.data.split import Images
-from lcrbnn.data.tree import Tree, find_tree, tree_of
+from lcrbnn.data.tree import KAGGLE, Tree, find_tree, tree_of
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ _ROWS = [
     _tree_row(
         "imagenet",
         "1,331,167 images, 1,000 classes, at 224 x 224 (1,231,167 train, 50,000 validation, 50,000 test)",
-        lambda folder: find_tree(folder, "imagenet", "ILSVRC/Data/CLS-LOC"),
+        lambda folder: find_tree(folder, "imagenet", str(KAGGLE)),
         224,
         1000,
         held_out=50_000,
