@@ -98,6 +98,7 @@ def open_splits(
     with _channel(row, reading, device, BATCH, 1) as checking:
         broken = {} if not spec.skip_broken else find_broken(spec, reading, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
+        _check_all_there(tree)
         parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
         if _cached(len(tree.train), row, whole, reading, device):
             train, valid = (None if one is None else decoded(one, checking) for one in parts)
@@ -173,6 +174,14 @@ def without(listing: Listing, broken: Faults) -> Listing:
     if len(good) == 0:
         raise InputError(f"all {len(listing):,} images are broken, the first one {next(iter(broken.items()))}")
     return listing.take(good)
+
+
+def _check_all_there(tree: Tree) -> None:
+    """Refuse a class of which broken images have left nothing."""
+    gone = set(range(len(tree.classes))) - set(tree.train.labels.tolist())
+    if gone:
+        name = tree.classes[min(gone)]
+        raise InputError(f"all training images of the class {name!r} are broken: it cannot be learned")
 
 
 def decoded(listing: Listing, channel: Channel) -> Split:

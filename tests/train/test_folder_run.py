@@ -153,9 +153,16 @@ def test_broken_images_are_left_out_counted_and_listed(
     assert record["figures"]["images"] == {"train": 53, "valid": 5}
     words = ["--device", "cpu", "--workers", "0", "--data-folder", str(tmp_path / "images")]
     assert main(["eval", str(tmp_path / "run"), "--final", *words]) == 0
-    assert "11 test images" in capsys.readouterr().out
+    assert "11 test images (reading 1); broken images left out: 1\n" in capsys.readouterr().out
     (reading,) = read_record(tmp_path / "run/record.json")["readings"]
     assert list(reading["broken"]) == ["val/cat/003.JPEG"]
+
+
+def test_a_class_of_which_all_is_broken_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    gone = {name: b"" for name in TREE if name.startswith("train/bee/")}
+    as_folder({**TREE, **gone}, tmp_path / "images")
+    with pytest.raises(InputError, match=r"^all training images of the class 'bee' are broken: it cannot be learned$"):
+        small_run(tmp_path / "run", SPEC.but(skip_broken=True), options(tmp_path / "images"))
 
 
 def test_what_takes_a_tree_as_arrays_finds_the_images_that_the_run_learned_from(tmp_path: Path) -> None:
