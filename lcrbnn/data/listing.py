@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import tarfile
@@ -69,6 +70,13 @@ class Listing:
     def inside(self, row: int) -> str:
         """The name of a row from the top on: the same wherever the tree lies."""
         return self._names[row].removeprefix(f"{self.top}/")
+
+    def digest(self) -> str:
+        """A short name of the images in their order: of their file names and labels, wherever and however they lie."""
+        made = hashlib.sha256(self.labels.astype("<i8").tobytes())
+        for name in self._names:
+            made.update(name.rpartition("/")[2].encode("utf-8", "surrogateescape") + b"\0")
+        return made.hexdigest()[:16]
 
     def take(self, rows: np.ndarray) -> Listing:
         """Some of the images, in the order of the rows; of the archives only those that they lie in."""

@@ -215,6 +215,7 @@ def _loops(
         seconds = options.save_seconds
         loop = Loop(spec, built[folder], step, found.train, found.valid, folder, save_seconds=seconds, ranks=ranks)
         loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
+        loop.images = found.digest
         for what, name in (("the teacher", spec.teacher), ("the run to start from", spec.start)):
             if name and loop.classes:
                 check_classes(run_named(name, options.runs), loop.classes, what)
@@ -244,7 +245,7 @@ def _part_teams(loops: Sequence[Loop]) -> None:
 
 def _open(loop: Loop, options: Options) -> list[str]:
     """Start or reopen the folder of a run, whose lock is held; what must be said about it."""
-    mark = [__version__, len(loop.train), state.digest({"labels": state.array(loop.train.labels)})]
+    mark = [__version__, len(loop.train), state.digest({"labels": state.array(loop.train.labels)}), loop.images]
     loop.ranks.check_same(str(mark), "the version of lcrbnn or the training images")
     loop.ranks.told(lambda: _begin(loop))
     notices = _restore(loop)

@@ -61,7 +61,7 @@ class Reading:
 class Splits(NamedTuple):
     """What a run learns from and is watched on, the broken images that were left out, and how images are read.
 
-    `classes` are the names of a tree's.
+    `classes` are the names of a tree's, `digest` is that of its training images, if they are files.
     """
 
     train: Source
@@ -69,6 +69,7 @@ class Splits(NamedTuple):
     broken: Faults
     about: dict[str, Any]
     classes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def open_splits(
@@ -99,12 +100,13 @@ def open_splits(
         broken = {} if not spec.skip_broken else find_broken(spec, reading, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
         _check_all_there(tree)
+        digest = tree.train.digest()
         parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
         if _cached(len(tree.train), row, whole, reading, device):
             train, valid = (None if one is None else decoded(one, checking) for one in parts)
             assert train is not None
-            found_here = _held(train, valid, row, device, share)
-            return [found_here._replace(broken=broken, about={"images": "cached"}, classes=tree.classes)] * runs
+            kept = _held(train, valid, row, device, share)
+            return [Splits(kept.train, kept.valid, broken, {"images": "cached"}, tree.classes, digest)] * runs
     found = []
     for one in specs:
         learned_part, watched_part = parts
@@ -114,7 +116,7 @@ def open_splits(
         learning = Stream(learned_part, row, device, channel, rank=rank, world=world)
         watching = None if watched_part is None else Stream(watched_part, row, device, channel)
         about = {"images": "streamed", "workers": channel.pool.workers}
-        found.append(Splits(learning, watching, broken, about, tree.classes))
+        found.append(Splits(learning, watching, broken, about, tree.classes, digest))
     return found
 
 

@@ -232,6 +232,19 @@ def test_a_run_does_not_go_on_with_classes_of_other_names(
         small_run(tmp_path / "run", SPEC, options(other), resume=True)
 
 
+def test_a_run_goes_on_with_the_images_that_it_began_with_in_any_form(
+    straight: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, more = tmp_path / "run", tmp_path / "more"
+    crashed(run, SPEC, options(images), 3, monkeypatch)
+    as_folder({**TREE, "train/ant/one-more.JPEG": TREE["train/ant/000.JPEG"]}, more)
+    with pytest.raises(InputError, match="was made with other training images than those that are there now"):
+        small_run(run, SPEC, options(more), resume=True)
+    (more / "train/ant/one-more.JPEG").unlink()
+    small_run(run, SPEC, options(more), resume=True)  # other places and forms are the same images
+    assert_same(run, straight)
+
+
 def test_no_figure_is_read_on_images_of_other_classes(
     images: Path, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
