@@ -21,6 +21,7 @@ from lcrbnn.train.batches import Batches, Source, part
 from lcrbnn.train.channel import Channel, refusal
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.pool import PATIENCE, Pool, Request
+from lcrbnn.train.ranks import whole_number
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.stream import Stream
 
@@ -54,7 +55,7 @@ class Reading:
         """How many processes each of so many runs gets."""
         if self.workers >= 0:
             return self.workers
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+        here = max(1, whole_number("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
         return max(1, (len(os.sched_getaffinity(0)) // here - 1) // shared_by)
 
 
@@ -221,8 +222,13 @@ def _cached(count: int, row: DataSet, whole: set[str], reading: Reading, device:
         if reading.cache == "yes":
             raise InputError(f"augment {min(whole)!r} reads the files in every epoch: images cannot be cached")
         return False
-    size = count * row.channels * row.image**2
-    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, _free(device) // 4))
+    size, free = count * row.channels * row.image**2, _free(device)
+    if reading.cache == "yes" and size > free:
+        raise InputError(
+            f"{count:,} images of {row.image} pixels take {size / 1e9:.1f} GB on the device, and {free / 1e9:.1f} GB "
+            "are free: they cannot be cached"
+        )
+    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, free // 4))
 
 
 def _free(device: torch.device) -> int:
