@@ -21,7 +21,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
-from lcrbnn.train.dataset import data_row
+from lcrbnn.train.dataset import run_row
 from lcrbnn.train.noise import DEVIATIONS, noisy
 from lcrbnn.train.numerics import all_digits, find_device
 from lcrbnn.train.run import Options
@@ -62,7 +62,7 @@ def settings_of(run: Path, options: Options, count: int) -> dict[str, Any]:
 def analyze_run(run: Path, options: Options, count: int, tick: Callable[[str], None]) -> dict[str, Any]:
     """The figures of a run, from the first `count` training images (no test image is looked at)."""
     spec, model, _ = load_network(RunFolder(run))
-    row = data_row(spec)
+    row = run_row(RunFolder(run), spec)
     device = find_device(options.device)
     shown = row.load(options.data_folder).train
     batches = Batches(Split(shown.images[:count], shown.labels[:count]), row, device)

@@ -15,7 +15,7 @@ from lcrbnn.attack.target import target_of
 from lcrbnn.errors import InputError, choose
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.build import load_network
-from lcrbnn.train.dataset import data_row
+from lcrbnn.train.dataset import run_row
 from lcrbnn.train.numerics import all_digits, find_device
 from lcrbnn.train.run import Options
 
@@ -73,7 +73,7 @@ def attack_run(
 ) -> dict[str, Any]:
     """The figures of a run, by eps; `tick` hears of each attack that is done."""
     spec, model, _ = load_network(RunFolder(run))
-    row = data_row(spec)
+    row = run_row(RunFolder(run), spec)
     device = find_device(options.device)
     test = row.load(options.data_folder).test
     count = settings["images"]

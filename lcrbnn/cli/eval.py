@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lcrbnn.cli.train import add_options, add_reading
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import read_record
 
 if TYPE_CHECKING:
     from lcrbnn.train.evaluate import Accuracy
@@ -45,12 +47,18 @@ def execute(args: argparse.Namespace) -> int:
             if readings > 1:
                 print(f"{path}: its test images were read {readings - 1} times before", file=sys.stderr)
             split = f"test images (reading {readings})" if args.final else "validation images"
-            print(f"{path}: {_words(read)} {split}")
+            print(f"{path}: {_words(read)} {split}{_left_out(path) if args.final else ''}")
         if len(found) > 1:
             print(
                 f"{folder}: mean {statistics.fmean(found):.2f} % ± {statistics.stdev(found):.2f} ({len(found)} seeds)"
             )
     return 0
+
+
+def _left_out(path: Path) -> str:
+    """What the last reading of the test images says of broken ones."""
+    broken = read_record(RunFolder(path).record)["readings"][-1].get("broken")
+    return f"; broken images left out: {len(broken):,}" if broken else ""
 
 
 def _words(read: Accuracy) -> str:

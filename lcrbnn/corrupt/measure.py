@@ -15,6 +15,7 @@ from lcrbnn.corrupt.reader import AS_TRAINED, REFIT, Reader
 from lcrbnn.corrupt.table import CORRUPTIONS, SEED, SEVERITIES, check_size, corrupt
 from lcrbnn.data import DataSet, Images, Split
 from lcrbnn.data.frost import FOLDER
+from lcrbnn.data.tree import other_names
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train.numerics import find_device
@@ -60,6 +61,8 @@ def measure(
     for reader in readers:
         if reader.row.name != row.name:
             raise InputError(f"runs that are read together have one data set; got {row.name} and {reader.row.name}")
+        if row.names and reader.row.names and (odd := other_names(row.names, reader.row.names)):
+            raise InputError(f"runs that are read together learned the same classes; only some learned {odd}")
     check_size(row.channels, row.image, row.name)
     images = row.load(options.data_folder)
     shown, photos = _sources(row, images, wanted, options, device)

@@ -20,7 +20,7 @@ from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.train.augment import normalize
 from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
-from lcrbnn.train.dataset import data_row
+from lcrbnn.train.dataset import run_row
 from lcrbnn.train.numerics import numerics
 from lcrbnn.train.objective import arithmetic
 
@@ -42,7 +42,7 @@ class Reader:
             raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
         if read_record(folder.record)["figures"].get("checkpoint_sha256") != self.digest:
             raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-        self.row: DataSet = data_row(self.spec)
+        self.row: DataSet = run_row(folder, self.spec)
         self.trunk = Trunk(model.to(device))
         self.heads: dict[str, Head] = {AS_TRAINED: Head.of(self.trunk.last)}
         self.settings: dict[str, Any] = {}

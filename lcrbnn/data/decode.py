@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,9 @@ PLAIN = ("1", "L", "P", "CMYK", "YCbCr")  # modes that Pillow turns into RGB wit
 CLEAR = ("RGBA", "LA", "PA", "RGBa", "La")  # modes with alpha
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")  # grey of 16 bits
 FULL = 65535  # white in 16 bits
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")  # no others: some start other programs
+_PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins; chunks follow
+_CHUNK = struct.Struct(">I4s")  # of each: bytes of its content, kind; after the content a CRC-32 of it and the kind
 
 
 def open_picture(content: bytes) -> Any:
@@ -23,7 +28,7 @@ def open_picture(content: bytes) -> Any:
     if not content:
         raise Broken("it is empty")
     try:
-        picture = Image.open(io.BytesIO(content))
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
         raise Broken(f"it has more than {MOST_PIXELS:,} pixels") from None
     except MemoryError:
@@ -32,7 +37,26 @@ def open_picture(content: bytes) -> Any:
         raise Broken(_why(error)) from None
     if picture.width * picture.height > MOST_PIXELS:
         raise Broken(f"it has {picture.width} x {picture.height} pixels; the most is {MOST_PIXELS:,}")
+    if picture.format == "PNG":
+        _check_png(content)
     return picture
+
+
+def _check_png(content: bytes) -> None:
+    """Compare the checksums of a PNG, for Pillow does not: after a wrong bit the rest of a picture may be black."""
+    at, deep, kind = len(_PNG), False, b""
+    while kind != b"IEND":
+        if len(content) < at + 12:
+            raise Broken("it cannot be decoded (it ends before its last chunk)")
+        size, kind = _CHUNK.unpack_from(content, at)
+        end = at + 8 + size
+        sound = int.from_bytes(content[end : end + 4]) == zlib.crc32(content[at + 4 : end])
+        if kind[:1].isupper() and not sound:  # what a decoder cannot do without
+            raise Broken("it cannot be decoded (its bytes do not have the checksums that it promises)")
+        deep = deep or (kind == b"IHDR" and content[at + 16] == 16)
+        if deep and kind == b"tRNS":
+            raise Broken("it has a transparent colour of 16 bits a channel, which Pillow does not find")
+        at = end + 4
 
 
 def reduced(picture: Any, times: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 AREA = (0.08, 1.0)  # share of the image that a random crop covers
 RATIO = (3 / 4, 4 / 3)  # its width over its height
 TRIES = 10  # crops drawn before the middle of the image is taken
+LONG = 16  # times its shorter side
 DRAWS = 4 * TRIES + 1  # numbers from 0 to 1 that an image needs
 
 
@@ -57,6 +58,19 @@ def resized(width: int, height: int, side: int, margin: float) -> tuple[int, int
     if width <= height:
         return short, max(short, short * height // width)
     return max(short, short * width // height), short
+
+
+def middle(width: int, height: int, side: int, margin: float) -> tuple[float, float, float, float]:
+    """The square of evaluation in pixels of the image as it is: left, top, width, height."""
+    wide, high = resized(width, height, side, margin)
+    left, top = centre(wide, high, side)
+    across, down = width / wide, height / high
+    return left * across, top * down, side * across, side * down
+
+
+def is_long(width: int, height: int) -> bool:
+    """Whether an image is so long that it cannot be resized as a whole: a line of 100,000 pixels would take 20 GB."""
+    return max(width, height) > LONG * min(width, height)
 
 
 def centre(width: int, height: int, side: int) -> tuple[int, int]:

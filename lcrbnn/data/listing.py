@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import tarfile
@@ -10,7 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -69,6 +70,13 @@ class Listing:
     def inside(self, row: int) -> str:
         """The name of a row from the top on: the same wherever the tree lies."""
         return self._names[row].removeprefix(f"{self.top}/")
+
+    def digest(self) -> str:
+        """A short name of the images in their order: of their file names and labels, wherever and however they lie."""
+        made = hashlib.sha256(self.labels.astype("<i8").tobytes())
+        for name in self._names:
+            made.update(name.rpartition("/")[2].encode("utf-8", "surrogateescape") + b"\0")
+        return made.hexdigest()[:16]
 
     def take(self, rows: np.ndarray) -> Listing:
         """Some of the images, in the order of the rows; of the archives only those that they lie in."""
@@ -184,15 +192,32 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Member]]:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Member]]:
-    size = path.stat().st_size
-    with tarfile.open(path, "r:") as archive:
+    """Of ImageNet's archive of archives, a tar file a class, the name of each is that of a folder."""
+    with path.open("rb") as file:
+        for entry, inner in _tar_entries(path, file, path.stat().st_size):
+            if not entry.name.lower().endswith(".tar"):
+                yield _tar_member(path, entry.name, entry.offset_data, entry.size)
+                continue
+            folder = entry.name[: -len(".tar")]
+            for one, _ in _tar_entries(f"{path}/{entry.name}", inner, entry.size):
+                yield _tar_member(path, f"{folder}/{one.name}", entry.offset_data + one.offset_data, one.size)
+
+
+def _tar_member(path: Path, name: str, offset: int, size: int) -> tuple[str, Member]:
+    return name, Member(f"{path}/{name}", str(path), TAR, offset, size, size)
+
+
+def _tar_entries(name: Path | str, file: IO[bytes], size: int) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """The plain files in a tar file of this size, and how to read each; `name` is for messages."""
+    with tarfile.open(fileobj=file, mode="r:") as archive:
         for entry in archive:
             if entry.isdir():
                 continue
-            if not entry.isreg() or entry.issparse():
-                raise InputError(f"{path}: {entry.name!r} is a link, or no plain file")
+            inner = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
+            if inner is None:
+                raise InputError(f"{name}: {entry.name!r} is a link, or no plain file")
             if entry.offset_data + entry.size > size:
-                raise InputError(f"{path} is cut short: it ends inside {entry.name!r}")
-            yield entry.name, Member(f"{path}/{entry.name}", str(path), TAR, entry.offset_data, entry.size, entry.size)
+                raise InputError(f"{name} is cut short: it ends inside {entry.name!r}")
+            yield entry, inner
         if size < archive.offset + tarfile.BLOCKSIZE:
-            raise InputError(f"{path} is cut short: a tar file ends with an empty block")
+            raise InputError(f"{name} is cut short: a tar file ends with an empty block")

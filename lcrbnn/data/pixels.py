@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lcrbnn.data.decode import open_picture, pixels
-from lcrbnn.data.geometry import centre, resized
+from lcrbnn.data.geometry import centre, is_long, middle, resized
 from lcrbnn.data.listing import Broken, Files, Listing
 from lcrbnn.data.split import Images, Split
 from lcrbnn.data.tree import Tree
 from lcrbnn.errors import InputError
 
 MOST = 8 << 30  # bytes
+FAR = 1 << 16  # pixels from which on Pillow, which counts in float32, loses fractions of one
 
 
 def read_tree(
@@ -53,11 +56,28 @@ def _split(listing: Listing, folder: Path, side: int, margin: float, skip_broken
     return whole if good.all() else whole.take(np.flatnonzero(good))
 
 
+def part_square(picture: Any, part: tuple[float, float, float, float], side: int) -> np.ndarray:
+    """(side, side, 3): a part (left, top, width, height) resized by Pillow, which takes fractions of a pixel."""
+    from PIL import Image
+
+    left, top, width, height = part
+    if max(left, top) > FAR:
+        near = math.ceil(max(width, height) / side) + 2  # what a pixel of the square sees, and more
+        x, y = max(0, math.floor(left) - near), max(0, math.floor(top) - near)
+        right, bottom = x + math.ceil(width) + 2 * near, y + math.ceil(height) + 2 * near
+        picture = picture.crop((x, y, min(right, picture.width), min(bottom, picture.height)))
+        left, top = left - x, top - y
+    box = (left, top, min(left + width, picture.width), min(top + height, picture.height))
+    return np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR, box=box))
+
+
 def pillow_square(content: bytes, side: int, margin: float) -> np.ndarray:
     """(side, side, 3): the whole image resized by Pillow, then its middle."""
     from PIL import Image
 
     picture = pixels(open_picture(content))
+    if is_long(*picture.size):
+        return part_square(picture, middle(picture.width, picture.height, side, margin), side)
     wide, high = resized(picture.width, picture.height, side, margin)
     if picture.size != (wide, high):
         picture = picture.resize((wide, high), Image.Resampling.BILINEAR)

@@ -13,7 +13,7 @@ from lcrbnn.data.cifar import load_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.pixels import read_tree
 from lcrbnn.data.split import Images
-from lcrbnn.data.tree import Tree, find_tree
+from lcrbnn.data.tree import KAGGLE, Tree, find_tree, tree_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,16 @@ class DataSet:
     tree: Callable[[Path], Tree] | None = None  # where images are read from files
     margin: float = 1.0  # there: the shorter side of a whole image in evaluation, over that of its middle
 
-    def sized(self, side: int, classes: int, *, skip_broken: bool = False) -> DataSet:
-        """The same with images of another side, or with this number of classes, or without the broken ones."""
+    def sized(self, side: int, classes: int, *, skip_broken: bool = False, names: tuple[str, ...] = ()) -> DataSet:
+        """The same with images of another side, or with this number of classes, or without the broken ones.
+
+        With names of classes, a tree that has others is refused.
+        """
         if self.tree is None:
             return self
-        load = partial(read_tree, self.tree, side=side, margin=self.margin, skip_broken=skip_broken)
-        return replace(self, image=side, classes=classes, load=load)
+        tree = partial(tree_of, self.tree, names) if names else self.tree
+        load = partial(read_tree, tree, side=side, margin=self.margin, skip_broken=skip_broken)
+        return replace(self, image=side, classes=classes, load=load, tree=tree, names=names)
 
 
 def _tree_row(name: str, summary: str, find: Callable[[Path], Tree], side: int, classes: int, **more: Any) -> DataSet:
@@ -102,7 +106,7 @@ _ROWS = [
     _tree_row(
         "imagenet",
         "1,331,167 images, 1,000 classes, at 224 x 224 (1,231,167 train, 50,000 validation, 50,000 test)",
-        lambda folder: find_tree(folder, "imagenet", "ILSVRC/Data/CLS-LOC"),
+        lambda folder: find_tree(folder, "imagenet", str(KAGGLE)),
         224,
         1000,
         held_out=50_000,

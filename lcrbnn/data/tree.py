@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +17,7 @@ from lcrbnn.errors import InputError
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "val")
 LABELS = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # of a val without class folders
+KAGGLE = PurePosixPath("ILSVRC/Data/CLS-LOC")  # of ImageNet as Kaggle gives it: train and val
 
 Named = dict[PurePosixPath, Member]  # by the path from train or val on
 
@@ -65,14 +66,30 @@ def find_tree(folder: Path, *usual: str) -> Tree:
     return Tree(_listing(where, train, classes, {}), _listing(where, test, classes, labels), tuple(classes))
 
 
+def tree_of(find: Callable[[Path], Tree], names: Sequence[str], folder: Path) -> Tree:
+    """The tree in a folder, which must have classes of these names: a network answers with their numbers."""
+    tree = find(folder)
+    if odd := other_names(names, tree.classes):
+        raise InputError(f"{folder} has other classes than the network learned: {odd} in one of them only")
+    return tree
+
+
+def other_names(some: Sequence[str], others: Sequence[str]) -> str:
+    """A few names that only one of two lists of classes has; none if they are alike."""
+    return ", ".join(sorted(set(some) ^ set(others))[:4])
+
+
 def _is_tree(place: Path) -> bool:
     if place.is_file():
         return place.suffix.lower() in ARCHIVES
-    return (place / "train").is_dir() or any(name.name.startswith("train") for name in _archives(place))
+    return (place / "train").is_dir() or len(_archives(place, "train")) > 0
 
 
-def _archives(place: Path) -> list[Path]:
-    return sorted(p for p in place.iterdir() if p.suffix.lower() in ARCHIVES) if place.is_dir() else []
+def _archives(place: Path, split: str) -> list[Path]:
+    """The archives of a split in a folder: their names begin with it, but for ImageNet's own."""
+    starts = (split, f"ILSVRC2012_img_{split}.")
+    held = sorted(place.iterdir()) if place.is_dir() else []
+    return [p for p in held if p.suffix.lower() in ARCHIVES and p.name.startswith(starts)]
 
 
 def _named(where: Path) -> Named:
@@ -90,15 +107,21 @@ def _members(where: Path) -> Iterator[tuple[PurePosixPath, Member]]:
         yield from _archived(where, None)
         return
     for name in LABELS:
-        if (where / name).is_file():
-            yield PurePosixPath("val", name), Member(str(where / name), str(where / name))
+        held = next((str(place / name) for place in _tops(where) if (place / name).is_file()), None)
+        if held is not None:
+            yield PurePosixPath("val", name), Member(held, held)
     for split in SPLITS:
         if (where / split).is_dir():
             for path in _walk(str(where / split)):
                 yield PurePosixPath(split, os.path.relpath(path, where / split)), Member(path, path)
-        for archive in _archives(where):
-            if archive.name.startswith(split):
-                yield from _archived(archive, split)
+        for archive in _archives(where, split):
+            yield from _archived(archive, split)
+
+
+def _tops(where: Path) -> list[Path]:
+    """Where a file of labels may lie: beside val; of Kaggle's ImageNet, at the top of what is downloaded."""
+    whole = where.absolute()
+    return [where, whole.parents[2]] if whole.parts[-3:] == KAGGLE.parts else [where]
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -166,7 +189,9 @@ def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, s
     """Class by name of image, from a file with both at the start of each line: Tiny-ImageNet's, Kaggle's, one's own."""
     held = next((one for path, one in named.items() if path.parts[0] == "val" and path.name in LABELS), None)
     if held is None:
-        raise InputError(f"the images of val in {where} are in no class folder of train, and none of {LABELS} is there")
+        raise InputError(
+            f"the images of val in {where} are in no class folder of train, and none of {', '.join(LABELS)} is there"
+        )
     try:
         lines = Files().read(held).decode("utf-8").splitlines()
     except (Broken, UnicodeDecodeError) as error:

@@ -176,6 +176,9 @@ def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Netwo
     theirs, model, digest = load_network(folder)
     if theirs.data != spec.data:
         raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")
+    known, wanted = data_row(theirs).classes, data_row(spec).classes
+    if known != wanted:
+        raise InputError(f"the teacher in {folder.path} knows {known} classes, and this run has {wanted}")
     return model.to(device).eval().requires_grad_(False), digest
 
 

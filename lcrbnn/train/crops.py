@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lcrbnn.data.decode import open_picture, pixels, reduced
-from lcrbnn.data.geometry import centre, draws, random_crop, resized
+from lcrbnn.data.geometry import centre, draws, is_long, middle, random_crop, resized
+from lcrbnn.data.pixels import part_square
 
 
 def evaluation_square(content: bytes, side: int, margin: float) -> np.ndarray:
@@ -18,11 +19,10 @@ def evaluation_square(content: bytes, side: int, margin: float) -> np.ndarray:
     picture = open_picture(content)
     width, height = picture.size
     wide, high = resized(width, height, side, margin)
-    left, top = centre(wide, high, side)
     times = reduced(picture, min(width // wide, height // high))
-    if times > 1:
-        across, down = width / wide, height / high
-        return _reduced_part(picture, (left * across, top * down, side * across, side * down), times, side)
+    if times > 1 or is_long(width, height):
+        return _reduced_part(picture, middle(width, height, side, margin), times, side)
+    left, top = centre(wide, high, side)
     whole = _resize(np.asarray(pixels(picture)), wide, high)
     return whole[top : top + side, left : left + side]
 
@@ -48,16 +48,12 @@ def _mirror(square: np.ndarray) -> np.ndarray:
 
 
 def _reduced_part(picture: Any, part: tuple[float, float, float, float], times: int, side: int) -> np.ndarray:
-    """A part (left, top, width, height) of a JPEG that is decoded so many times smaller: it has `side` pixels still.
+    """A part (left, top, width, height) of a picture that is decoded so many times smaller, if it is a JPEG.
 
     By Pillow, which takes fractions of a pixel; decoding takes most of the time here.
     """
-    from PIL import Image
-
-    shown = pixels(picture)
     left, top, width, height = (number / times for number in part)
-    box = (left, top, min(left + width, shown.width), min(top + height, shown.height))
-    return np.asarray(shown.resize((side, side), Image.Resampling.BILINEAR, box=box))
+    return part_square(pixels(picture), (left, top, width, height), side)
 
 
 def _resize(shown: np.ndarray, wide: int, high: int) -> np.ndarray:

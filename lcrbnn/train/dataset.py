@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from lcrbnn.data import DATASETS, DataSet
+from lcrbnn.data.tree import other_names
 from lcrbnn.errors import InputError, choose
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.spec import Spec
 
 
-def data_row(spec: Spec) -> DataSet:
-    """The row of the data set that a spec names."""
+def data_row(spec: Spec, names: tuple[str, ...] = ()) -> DataSet:
+    """The row of the data set that a spec names; with names of classes, it refuses images of others."""
     row = choose(DATASETS, spec.data, "data set")
     if row.tree is None:
         for name in ("side", "classes", "skip_broken"):
@@ -21,13 +21,19 @@ def data_row(spec: Spec) -> DataSet:
         return row
     if spec.classes and row.classes and spec.classes != row.classes:
         raise InputError(f"{row.name} has {row.classes} classes; got classes {spec.classes}")
-    return row.sized(spec.side or row.image, spec.classes or row.classes, skip_broken=spec.skip_broken)
+    return row.sized(spec.side or row.image, spec.classes or row.classes, skip_broken=spec.skip_broken, names=names)
 
 
 def run_row(folder: RunFolder, spec: Spec) -> DataSet:
     """The same for a run, with the names of classes that it keeps."""
-    row, names = data_row(spec), folder.read_classes()
-    return replace(row, names=names) if len(names) == row.classes else row
+    return data_row(spec, folder.read_classes())
+
+
+def check_classes(folder: RunFolder, names: tuple[str, ...], what: str) -> None:
+    """Refuse a run that learned other classes than those of these names; one that kept none is believed."""
+    known = folder.read_classes()
+    if known and (odd := other_names(known, names)):
+        raise InputError(f"{what} in {folder.path} has other classes than the images: {odd} in one of them only")
 
 
 def settled(spec: Spec, folder: Path) -> Spec:

@@ -87,6 +87,7 @@ class Loop:
         self.watchers: list[Watcher] = []
         self.broken: dict[str, str] = {}  # images left out, and why
         self.classes: tuple[str, ...] = ()  # their names, of images from files
+        self.images = ""  # digest of the training images, if they are files
         self.about: dict[str, Any] = {}  # how images are read from files
         self.waited = 0.0  # share of the last epoch's steps in which there were no images yet
         self.label = ""  # before each line about this run, where there are several
@@ -259,6 +260,7 @@ class Loop:
             "epoch": self.place.epoch,
             "step": self.place.step,
             "seconds": round(self.seconds + time.monotonic() - self._clock, 3) if self.place.step else 0.0,
+            **({"images": self.images} if self.images else {}),
         }
         try:
             if self.ranks.first:
@@ -307,6 +309,8 @@ class Loop:
             raise InputError(f"{where} is of a run with other settings than spec.json has")
         if facts["teacher"] != self.parts.teacher_digest:
             raise InputError(f"{where} was made with another teacher than the one now in {self.spec.teacher}")
+        if self.images and facts.get("images", self.images) != self.images:
+            raise InputError(f"{where} was made with other training images than those that are there now")
         if self.parts.retention is not None:
             state.restore_module(self.parts.retention, "retention", checkpoint.arrays, where)
         state.restore_optimizer(self.parts.optimizer, self.parts.names, checkpoint.arrays)

@@ -145,7 +145,7 @@ def joined(device: str, seconds: float) -> Iterator[Ranks]:
     if not launched():
         yield ALONE
         return
-    rank, size, local = (_whole(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, size, local = (whole_number(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     cuda = find_device(device).type == "cuda"
     if cuda:
         if local >= torch.cuda.device_count():
@@ -178,8 +178,9 @@ def lost() -> Iterator[None]:
         raise Failed(f"another process of this run has ended or cannot be reached ({reason[:160]})") from None
 
 
-def _whole(name: str) -> int:
-    text = os.environ.get(name, "0")
+def whole_number(name: str, otherwise: str = "0") -> int:
+    """What the launcher says under this name."""
+    text = os.environ.get(name, otherwise)
     if not text.isdecimal():
         raise InputError(f"the launcher says {name}={text!r}, which is no number")
     return int(text)

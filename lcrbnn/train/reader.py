@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lcrbnn.data.listing import Broken, Files, Listing
+from lcrbnn.errors import Failed
 from lcrbnn.train.crops import evaluation_square, random_square
 
 LOOK = 1.0  # seconds between two looks at the parent
@@ -58,6 +59,9 @@ def fill(chunk: Chunk, squares: np.ndarray, margin: float, files: Files) -> dict
         except Broken as error:
             square[...] = 0
             broken[i] = str(error)
+        except Exception as error:  # no image is to blame: memory that ran out, say
+            why = f"{type(error).__name__} {error}".strip()
+            raise Failed(f"{chunk.members[i].name} could not be read: {why[:400]}") from None
     return broken
 
 
@@ -78,8 +82,8 @@ def main(pipe: int, memory: int, side: int, margin: float) -> None:
                 os._exit(0)  # nothing here is worth tidying: memory and files go with the process
             try:
                 reply = Reply(chunk.number, fill(chunk, squares, margin, files))
-            except Exception as error:
-                reply = Reply(chunk.number, {}, f"{type(error).__name__}: {error}"[:500])
+            except Failed as error:
+                reply = Reply(chunk.number, {}, str(error))
             try:
                 connection.send(reply)
             except OSError:

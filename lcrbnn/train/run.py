@@ -19,9 +19,9 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import RUNS, Parts, build, load_network, read_spec
+from lcrbnn.train.build import RUNS, Parts, build, load_network, read_spec, run_named
 from lcrbnn.train.captured import Answers
-from lcrbnn.train.dataset import settled
+from lcrbnn.train.dataset import check_classes, settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.events import EventFile
 from lcrbnn.train.figures import figures
@@ -210,13 +210,17 @@ def _loops(
         seconds = options.save_seconds
         loop = Loop(spec, built[folder], step, found.train, found.valid, folder, save_seconds=seconds, ranks=ranks)
         loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
+        loop.images = found.digest
+        for what, name in (("the teacher", spec.teacher), ("the run to start from", spec.start)):
+            if name and loop.classes:
+                check_classes(run_named(name, options.runs), loop.classes, what)
         loops.append(loop)
     return loops
 
 
 def _open(loop: Loop, options: Options) -> list[str]:
     """Start or reopen the folder of a run, whose lock is held; what must be said about it."""
-    mark = [__version__, len(loop.train), state.digest({"labels": state.array(loop.train.labels)})]
+    mark = [__version__, len(loop.train), state.digest({"labels": state.array(loop.train.labels)}), loop.images]
     loop.ranks.check_same(str(mark), "the version of lcrbnn or the training images")
     loop.ranks.told(lambda: _begin(loop))
     notices = _restore(loop)
@@ -239,12 +243,9 @@ def _begin(loop: Loop) -> None:
 
 def _name_classes(loop: Loop) -> None:
     """Keep the names of a tree's classes; a run that has others does not go on."""
-    known = loop.folder.read_classes()
-    if not known:
+    check_classes(loop.folder, loop.classes, "the run")
+    if not loop.folder.read_classes():
         loop.folder.write_classes(loop.classes)
-    elif known != loop.classes:
-        odd = ", ".join(sorted(set(known) ^ set(loop.classes))[:4])
-        raise InputError(f"the run in {loop.folder.path} has other classes than the images: {odd} in one of them only")
 
 
 @contextmanager
@@ -325,16 +326,17 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
     spec, model, digest = load_network(folder)
     if final and not folder.record.exists():
         raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
+    names = folder.read_classes()
     with ExitStack() as held:
         if final:
             held.enter_context(folder.locked())
             stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
             if stored != digest:
                 raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-            shown, broken = open_test(spec, options.files, device, held)
+            shown, broken = open_test(spec, options.files, device, held, names)
         else:
             streamed = replace(options.files, cache="no")
-            found, *_ = open_splits([spec], streamed, device, held, folder.read_broken())
+            found, *_ = open_splits([spec], streamed, device, held, folder.read_broken(), names=names)
             if found.valid is None:
                 raise InputError(
                     f"the run in {path} learned from all {len(found.train):,} training images, so none is left for "

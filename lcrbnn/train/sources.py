@@ -21,6 +21,7 @@ from lcrbnn.train.batches import Batches, Source, part
 from lcrbnn.train.channel import Channel, refusal
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.pool import PATIENCE, Pool, Request
+from lcrbnn.train.ranks import whole_number
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.stream import Stream
 
@@ -54,14 +55,14 @@ class Reading:
         """How many processes each of so many runs gets."""
         if self.workers >= 0:
             return self.workers
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+        here = max(1, whole_number("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
         return max(1, (len(os.sched_getaffinity(0)) // here - 1) // shared_by)
 
 
 class Splits(NamedTuple):
     """What a run learns from and is watched on, the broken images that were left out, and how images are read.
 
-    `classes` are the names of a tree's.
+    `classes` are the names of a tree's, `digest` is that of its training images, if they are files.
     """
 
     train: Source
@@ -69,6 +70,7 @@ class Splits(NamedTuple):
     broken: Faults
     about: dict[str, Any]
     classes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def open_splits(
@@ -78,13 +80,15 @@ def open_splits(
     held: ExitStack,
     known: Faults | None = None,
     share: tuple[int, int] = (0, 1),
+    names: tuple[str, ...] = (),
 ) -> list[Splits]:
     """The splits of runs side by side on one data set, never the test images.
 
-    `known`: what `find_broken` found before; `share`: which of how many processes learns from a part of each batch.
+    `known`: what `find_broken` found before; `share`: which of how many processes learns from a part of each batch;
+    `names`: of the classes, if the images must have these.
     """
     spec, runs = specs[0], len(specs)
-    row = data_row(spec)
+    row = data_row(spec, names)
     hows = {row.augment if one.augment == "usual" else one.augment for one in specs}
     whole = hows & set(READ_SO)
     if row.tree is None:
@@ -96,12 +100,14 @@ def open_splits(
     with _channel(row, reading, device, BATCH, 1) as checking:
         broken = {} if not spec.skip_broken else find_broken(spec, reading, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
+        _check_all_there(tree)
+        digest = tree.train.digest()
         parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
         if _cached(len(tree.train), row, whole, reading, device):
             train, valid = (None if one is None else decoded(one, checking) for one in parts)
             assert train is not None
-            found_here = _held(train, valid, row, device, share)
-            return [found_here._replace(broken=broken, about={"images": "cached"}, classes=tree.classes)] * runs
+            kept = _held(train, valid, row, device, share)
+            return [Splits(kept.train, kept.valid, broken, {"images": "cached"}, tree.classes, digest)] * runs
     found = []
     for one in specs:
         learned_part, watched_part = parts
@@ -111,7 +117,7 @@ def open_splits(
         learning = Stream(learned_part, row, device, channel, rank=rank, world=world)
         watching = None if watched_part is None else Stream(watched_part, row, device, channel)
         about = {"images": "streamed", "workers": channel.pool.workers}
-        found.append(Splits(learning, watching, broken, about, tree.classes))
+        found.append(Splits(learning, watching, broken, about, tree.classes, digest))
     return found
 
 
@@ -124,9 +130,11 @@ def find_broken(spec: Spec, reading: Reading, device: torch.device, share: tuple
         return check(listing.take(np.arange(own.start, own.stop)), channel)
 
 
-def open_test(spec: Spec, reading: Reading, device: torch.device, held: ExitStack) -> tuple[Source, Faults]:
-    """The test images, and those of them that were left out."""
-    row = data_row(spec)
+def open_test(
+    spec: Spec, reading: Reading, device: torch.device, held: ExitStack, names: tuple[str, ...] = ()
+) -> tuple[Source, Faults]:
+    """The test images, and those of them that were left out; with names, classes of others are refused."""
+    row = data_row(spec, names)
     if row.tree is None:
         return Batches(row.load(reading.folder).test, row, device), {}
     listing = found_tree(spec, row, reading.folder).test
@@ -171,6 +179,14 @@ def without(listing: Listing, broken: Faults) -> Listing:
     return listing.take(good)
 
 
+def _check_all_there(tree: Tree) -> None:
+    """Refuse a class of which broken images have left nothing."""
+    gone = set(range(len(tree.classes))) - set(tree.train.labels.tolist())
+    if gone:
+        name = tree.classes[min(gone)]
+        raise InputError(f"all training images of the class {name!r} are broken: it cannot be learned")
+
+
 def decoded(listing: Listing, channel: Channel) -> Split:
     """All images as they are evaluated, (n, 3, side, side)."""
     side, done = channel.pool.side, 0
@@ -206,8 +222,13 @@ def _cached(count: int, row: DataSet, whole: set[str], reading: Reading, device:
         if reading.cache == "yes":
             raise InputError(f"augment {min(whole)!r} reads the files in every epoch: images cannot be cached")
         return False
-    size = count * row.channels * row.image**2
-    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, _free(device) // 4))
+    size, free = count * row.channels * row.image**2, _free(device)
+    if reading.cache == "yes" and size > free:
+        raise InputError(
+            f"{count:,} images of {row.image} pixels take {size / 1e9:.1f} GB on the device, and {free / 1e9:.1f} GB "
+            "are free: they cannot be cached"
+        )
+    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, free // 4))
 
 
 def _free(device: torch.device) -> int:

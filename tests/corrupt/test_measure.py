@@ -18,8 +18,10 @@ from lcrbnn.data import Images, Split
 from lcrbnn.errors import InputError, Stopped
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record
+from lcrbnn.train import Spec
 from lcrbnn.train.run import Options, evaluate
 from tests.corrupt.helpers import TEST, digits, know_digits
+from tests.data.trees import as_zip, generated
 from tests.train.helpers import small_run
 
 SOME = ("contrast", "gaussian_noise", "frost")
@@ -191,6 +193,16 @@ def test_a_run_without_an_end_or_with_another_network_is_refused(trained: Path, 
     (changed / "record.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match="is not the one that its record is of"):
         read(changed, tmp_path / "r.json", data)
+
+
+def test_runs_that_learned_other_classes_are_not_read_together(tmp_path: Path) -> None:
+    tree = generated(train=12, val=1, size=(32, 32))
+    images = as_zip(tree, tmp_path / "a.zip")
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in tree.items()}, tmp_path / "b.zip")
+    spec = Spec(data="folder", side=32, epochs=1, batch=12)
+    places = {small_run(tmp_path / p.stem, spec, Options("cpu", p, workers=0)): tmp_path / "r" for p in (images, other)}
+    with pytest.raises(InputError, match=r"learned the same classes; only some learned bee, wasp$"):
+        measure(places, Options("cpu", images))
 
 
 def test_runs_of_two_data_sets_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-def deep_rgb() -> bytes:
+def deep_rgb(*more: tuple[bytes, bytes]) -> bytes:
     """A PNG of 3 x 16 bits, which Pillow does not write."""
     rows = b"".join(b"\0" + (RGB[y].astype(">u2") * 257).tobytes() for y in range(30))
     head = struct.pack(">IIBBBBB", 40, 30, 16, 2, 0, 0, 0)
-    return png((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return png((b"IHDR", head), *more, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
 
 
 ODD: dict[str, tuple[bytes, np.ndarray]] = {
@@ -83,6 +83,17 @@ def test_an_odd_kind_of_image_is_shown_as_it_was_meant(kind: str) -> None:
     np.testing.assert_array_equal(shown(content), wanted)
 
 
+def test_what_comes_after_the_pixels_may_have_a_wrong_checksum() -> None:
+    late = png((b"tEXt", b"Comment\0late"))[8:]
+    content = PNG[:-12] + turned(late, 10) + PNG[-12:]
+    np.testing.assert_array_equal(shown(content), RGB)
+
+
+def test_two_pictures_of_a_camera_in_one_file_are_the_first() -> None:
+    two = encoded(Image.fromarray(RGB), "MPO", save_all=True, append_images=[Image.fromarray(255 - RGB)])
+    assert np.abs(shown(two).astype(int) - RGB).mean() < 4
+
+
 def test_half_of_alpha_is_half_as_bright_on_black() -> None:
     np.testing.assert_allclose(shown(clear(128)), RGB * (128 / 255), atol=1)
 
@@ -97,14 +108,31 @@ def giant(width: int, height: int) -> bytes:
     return png((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", bytes(100)))
 
 
+def turned(content: bytes, at: int) -> bytes:
+    """With one wrong bit."""
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
 JPEG = encoded(RGB, quality=90)
+PNG = encoded(RGB, "PNG")
 BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "it is empty"),
     "HTML": (lambda: b"<html>not found</html>", "no image that Pillow knows"),
     "zeros": (lambda: bytes(1000), "no image that Pillow knows"),
     "a JPEG cut short": (lambda: JPEG[: len(JPEG) // 2], "cannot be decoded"),
     "a JPEG of a header alone": (lambda: JPEG[:200], "Pillow knows|cannot be decoded"),
-    "a PNG with a wrong byte": (lambda: encoded(RGB, "PNG")[:-200] + bytes(200), "cannot be decoded"),
+    "a PNG with zeros at its end": (lambda: PNG[:-200] + bytes(200), "cannot be decoded"),
+    "a PNG with a wrong bit": (lambda: turned(PNG, len(PNG) // 2), "not have the checksums that it promises"),
+    "a PNG with a wrong size": (lambda: turned(PNG, 23), "Pillow knows|cannot be decoded"),
+    "a PNG without its end": (lambda: PNG[:-12], "it ends before its last chunk"),
+    "a transparent colour of 16 bits": (
+        lambda: deep_rgb((b"tRNS", struct.pack(">HHH", 1, 1, 1))),
+        "a transparent colour of 16 bits a channel",
+    ),
+    "a picture that a program would have to draw": (
+        lambda: encoded(RGB, "EPS"),
+        "no image that Pillow knows",
+    ),
     "a giant": (lambda: giant(10_001, 10_000), "10001 x 10000 pixels; the most is 100,000,000"),
     "a bomb": (lambda: giant(60_000, 60_000), "more than 100,000,000 pixels"),
     "real numbers": (

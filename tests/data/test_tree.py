@@ -48,6 +48,24 @@ def _nested(top: Path) -> Path:
     return as_zip({names[n]: c for n, c in TREE.items()}, top / "whole.zip")
 
 
+def packed(tree: Tree, top: Path) -> bytes:
+    """A tar file as bytes."""
+    return as_tar(tree, top / "scratch.tar").read_bytes()
+
+
+def _original(top: Path) -> Path:
+    """As ImageNet's authors give it: an archive of archives, one a class, and a val without classes."""
+    inner = {f"{c}.tar": packed(under(under(TREE, "train", keep=False), c, keep=False), top) for c in CLASSES}
+    as_tar(inner, top / "ILSVRC2012_img_train.tar")
+    as_tar(
+        under({k: v for k, v in flat("", images="val").items() if k.endswith("JPEG")}, "val", keep=False),
+        top / "ILSVRC2012_img_val.tar",
+    )
+    (top / "LOC_val_solution.csv").write_text(KAGGLE)
+    (top / "scratch.tar").unlink()
+    return top
+
+
 FORMS: dict[str, Callable[[Path], Path]] = {
     "folder": lambda top: as_folder(TREE, top),
     "zip": lambda top: (
@@ -58,6 +76,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "zip shards": _split_zips,
     "tar without train in its names, and a folder": _mixed,
     "nested": _nested,
+    "ImageNet's original": _original,
 }
 
 
@@ -101,6 +120,15 @@ KAGGLE = "ImageId,PredictionString\n" + "".join(f"val_{i},{CLASSES[i // 2]} 85 1
 def test_a_val_without_class_folders_has_a_file_of_labels(tree: Tree, zipped: bool, tmp_path: Path) -> None:
     top = as_zip(tree, tmp_path / "all.zip") if zipped else as_folder(tree, tmp_path)
     assert find_tree(top).test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_kaggles_file_of_labels_lies_above_its_images(above: bool, tmp_path: Path) -> None:
+    tree = flat(KAGGLE, "LOC_val_solution.csv", "val")
+    inside = {f"ILSVRC/Data/CLS-LOC/{n}": c for n, c in tree.items() if n != "LOC_val_solution.csv"}
+    top = as_folder({**inside, "LOC_val_solution.csv": tree["LOC_val_solution.csv"]}, tmp_path)
+    found = find_tree(top if above else top / "ILSVRC/Data/CLS-LOC", "imagenet", "ILSVRC/Data/CLS-LOC")
+    assert found.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def cut(path: Path, size: int) -> Path:
@@ -151,6 +179,14 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a zip cut short": (lambda top: cut(as_zip(TREE, top / "train.zip"), 3000), "cannot be read as a zip file"),
     "a tar cut inside an image": (lambda top: cut(as_tar(TREE, top / "train.tar"), 1300), "cut short"),
     "a tar cut between images": (lambda top: cut_between(as_tar(TREE, top / "train.tar")), "ends with an empty block"),
+    "a tar in a tar, cut short": (
+        lambda top: as_tar({"ant.tar": packed(under(TREE, "train"), top)[:1300]}, top / "train.tar"),
+        "train.tar/ant.tar is cut short: it ends inside",
+    ),
+    "a tar in a tar that is none": (
+        lambda top: as_tar({"ant.tar": b"x" * 2000}, top / "train.tar"),
+        "train.tar cannot be read as a tar file",
+    ),
     "no tar": (lambda top: as_tar(TREE, top / "train.tar").write_bytes(b"x" * 2000), "cannot be read as a tar file"),
 }
 

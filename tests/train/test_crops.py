@@ -63,6 +63,33 @@ def test_a_large_jpeg_is_decoded_small_and_looks_the_same(size: tuple[int, int])
     assert apart(evaluation_square(content, 224, STANDARD), pillow_square(content, 224, STANDARD)).mean() < 1.2
 
 
+@pytest.mark.parametrize("size", [(3, 3_000_000), (3_000_000, 3)])
+def test_the_middle_of_an_image_is_had_however_long_it_is(size: tuple[int, int]) -> None:
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    at = pixels if size[0] < size[1] else pixels.transpose(1, 0, 2)
+    at[1_499_999:1_500_001] = 200  # two pixels in the middle, of which 224 / 256 * 3 are seen
+    content = encoded(pixels, "PNG")
+    made = evaluation_square(content, 32, STANDARD)
+    np.testing.assert_array_equal(made, pillow_square(content, 32, STANDARD))
+    seen = made[:, 16, 0] if size[0] < size[1] else made[16, :, 0]
+    assert made.shape == (32, 32, 3)
+    assert seen[16] == 200
+    assert abs((seen > 100).sum() - 2 / 3 * 37) <= 1
+    across = made[16] if size[0] < size[1] else made[:, 16]
+    assert (across == 200).all()  # nothing from beside it
+
+
+@pytest.mark.parametrize("size", [(170, 10), (10, 170), (1700, 100)])
+def test_the_middle_of_a_long_image_is_that_of_the_whole_one_resized(size: tuple[int, int]) -> None:
+    picture = Image.fromarray(smooth(*size, seed=8))
+    wide, high = resized(*size, 32, STANDARD)
+    left, top = centre(wide, high, 32)
+    whole = np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR))[top : top + 32, left : left + 32]
+    made = evaluation_square(encoded(picture, "PNG"), 32, STANDARD)
+    inside = slice(4, -4)  # at its border a part does not see what lies beside it
+    assert apart(made[inside, inside], whole[inside, inside]).max() <= 2
+
+
 def test_the_standard_protocol_has_the_usual_numbers() -> None:
     assert resized(500, 375, 224, STANDARD) == (341, 256)
     assert resized(375, 500, 224, STANDARD) == (256, 341)

@@ -153,9 +153,16 @@ def test_broken_images_are_left_out_counted_and_listed(
     assert record["figures"]["images"] == {"train": 53, "valid": 5}
     words = ["--device", "cpu", "--workers", "0", "--data-folder", str(tmp_path / "images")]
     assert main(["eval", str(tmp_path / "run"), "--final", *words]) == 0
-    assert "11 test images" in capsys.readouterr().out
+    assert "11 test images (reading 1); broken images left out: 1\n" in capsys.readouterr().out
     (reading,) = read_record(tmp_path / "run/record.json")["readings"]
     assert list(reading["broken"]) == ["val/cat/003.JPEG"]
+
+
+def test_a_class_of_which_all_is_broken_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    gone = {name: b"" for name in TREE if name.startswith("train/bee/")}
+    as_folder({**TREE, **gone}, tmp_path / "images")
+    with pytest.raises(InputError, match=r"^all training images of the class 'bee' are broken: it cannot be learned$"):
+        small_run(tmp_path / "run", SPEC.but(skip_broken=True), options(tmp_path / "images"))
 
 
 def test_what_takes_a_tree_as_arrays_finds_the_images_that_the_run_learned_from(tmp_path: Path) -> None:
@@ -223,6 +230,53 @@ def test_a_run_does_not_go_on_with_classes_of_other_names(
     other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
     with pytest.raises(InputError, match="has other classes than the images: bee, wasp in one of them only"):
         small_run(tmp_path / "run", SPEC, options(other), resume=True)
+
+
+def test_a_run_goes_on_with_the_images_that_it_began_with_in_any_form(
+    straight: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, more = tmp_path / "run", tmp_path / "more"
+    crashed(run, SPEC, options(images), 3, monkeypatch)
+    as_folder({**TREE, "train/ant/one-more.JPEG": TREE["train/ant/000.JPEG"]}, more)
+    with pytest.raises(InputError, match="was made with other training images than those that are there now"):
+        small_run(run, SPEC, options(more), resume=True)
+    (more / "train/ant/one-more.JPEG").unlink()
+    small_run(run, SPEC, options(more), resume=True)  # other places and forms are the same images
+    assert_same(run, straight)
+
+
+def test_no_figure_is_read_on_images_of_other_classes(
+    images: Path, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
+    where = ["--device", "cpu", "--data-folder", str(other)]
+    before = RunFolder(straight).record.read_bytes()
+    for words in (
+        ["eval", str(straight)],
+        ["eval", str(straight), "--final"],
+        ["attack", str(straight), "--attacks", "fgsm", "--eps", "1/255", "--images", "4"],
+        ["analyze", str(straight), "--images", "4"],
+    ):
+        assert main([*words, *where]) == 2, words
+        said = capsys.readouterr().err
+        assert "other.zip has other classes than the network learned: bee, wasp in one of them only" in said
+    assert RunFolder(straight).record.read_bytes() == before
+
+
+def test_a_teacher_or_a_start_of_other_classes_is_refused_before_anything_is_written(
+    straight: Path, tmp_path: Path
+) -> None:
+    other = as_zip({name.replace("bee", "wasp"): content for name, content in TREE.items()}, tmp_path / "other.zip")
+    fewer = as_zip({name: content for name, content in TREE.items() if "bee" not in name}, tmp_path / "fewer.zip")
+    taught, begun = SPEC.but(teacher=str(straight), distill=0.5), SPEC.but(start=str(straight))
+    for spec, where, sentence in (
+        (taught, other, "^the teacher in .*straight has other classes than the images: bee, wasp in one of them only$"),
+        (begun, other, "^the run to start from in .*straight has other classes than the images: bee, wasp in one of"),
+        (taught, fewer, "^the teacher in .*straight knows 3 classes, and this run has 2$"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            small_run(tmp_path / "run", spec, options(where))
+        assert not (tmp_path / "run").exists()
 
 
 def children(pid: int) -> list[int]:

@@ -106,6 +106,15 @@ def test_a_broken_image_is_named_by_its_place_and_is_black(images: Listing, tmp_
             assert job.squares[3].any()
 
 
+def test_what_fails_for_another_reason_names_the_image(images: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(content: bytes, side: int, margin: float) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr("lcrbnn.train.reader.evaluation_square", full)
+    with pool(0) as one, pytest.raises(Failed, match=r"000\.JPEG could not be read: MemoryError$"):
+        next(one.run([asked(images[0])]))
+
+
 def test_a_batch_that_is_too_large_is_not_written_over_another(images: Listing) -> None:
     with pool(0) as made, pytest.raises(ValueError, match="13 images do not fit"):
         made.run(requests(images, size=13))

@@ -76,7 +76,7 @@ ROWS = {
 
 def test_each_row_of_the_papers_tables_of_imagenet_is_a_recipe_that_says_whether_it_was_run() -> None:
     said = {name: find_recipe(name).summary for name in NAMES if name.startswith("imagenet-")}
-    assert len(said) == 33
+    assert len(said) == 35
     for table, figures in ROWS.items():
         for figure in figures.split():
             word = "1 and 4|1" if table == "Table 1" else table.split(maxsplit=1)[1]
@@ -92,6 +92,45 @@ def test_each_row_of_the_papers_tables_of_imagenet_is_a_recipe_that_says_whether
             assert needed == "" or needed.removeprefix("runs/") in said
             if needed == spec.start != "":
                 assert find_recipe(needed.removeprefix("runs/")).spec.model == spec.model
+
+
+# Settings that were published with code: epochs, batch, optimiser, learning rate, weight decay, schedule, and more.
+SGD = {"momentum": 0.9}
+IRNET = {
+    **SGD,
+    "nesterov": True,
+    "batch_norm": "sync",
+    "warmup": 4.0,  # 2,500 of 62,500 steps
+    "milestones": (30.0, 60.0, 90.0),  # 18,750, 37,500 and 56,250
+}
+RBNN = {**SGD, "norm_start": 1e-8, "warmup": 0.0}
+ADAM = {"momentum": 0.9, "label_smoothing": 0.1}  # beta
+FIRST = {"bits": "32/1", "decay": "reactnet", "distill": 1.0, "temperature": 1.0, "label_smoothing": 0.0}
+SECOND = {**FIRST, "bits": "1/1", "decay": "all", "start_with": "all"}
+PUBLISHED = {
+    "resnet18-double-irnet-own": (100, 2048, "sgd", 0.8, 1e-5, "step", IRNET),
+    "resnet34-double-irnet-own": (100, 2048, "sgd", 0.8, 1e-4, "step", IRNET),
+    "resnet18-double-rbnn": (150, 512, "sgd", 0.1, 1e-4, "cosine", RBNN),
+    "resnet34-double-rbnn": (150, 512, "sgd", 0.1, 1e-4, "cosine", RBNN),
+    "bireal18": (256, 512, "adam", 1e-3, 0.0, "linear", ADAM),
+    "bireal34": (256, 512, "adam", 1e-3, 0.0, "linear", ADAM),
+    "react18-step1": (128, 512, "adam", 2.5e-3, 1e-5, "linear-ahead", FIRST),
+    "react18-step2": (128, 512, "adam", 2.5e-3, 0.0, "linear-ahead", SECOND),
+    "react-a-step1": (128, 256, "adam", 1.25e-3, 1e-5, "linear-ahead", FIRST),
+    "react-a-step2": (128, 256, "adam", 1.25e-3, 0.0, "linear-ahead", {**SECOND, "start_with": "real"}),
+    "resnet18-double-irnet": (120, 256, "sgd", 0.1, 1e-4, "cosine", SGD),  # this one is the paper's
+    "resnet34-double-irnet": (120, 256, "sgd", 0.1, 1e-4, "cosine", SGD),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_recipe_of_imagenet_has_the_settings_that_were_published(name: str) -> None:
+    spec = find_recipe(f"imagenet-{name}").spec
+    *usual, more = PUBLISHED[name]
+    fields_of = ("epochs", "batch", "optimizer", "lr", "weight_decay", "schedule")
+    wanted = dict(zip(fields_of, usual, strict=True)) | dict(more)
+    assert {field: getattr(spec, field) for field in wanted} == wanted
+    assert (spec.data, spec.images, spec.augment) == ("imagenet", "all", "usual")
 
 
 def test_the_recipes_go_into_the_package() -> None:

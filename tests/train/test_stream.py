@@ -168,6 +168,11 @@ def test_a_small_set_is_held_and_the_same_as_streamed(top: Path) -> None:
     ("change", "reading", "said"),
     [
         ({"augment": "resized-crop"}, {"cache": "yes"}, "images cannot be cached"),
+        (
+            {"side": 10**6, "augment": "none"},
+            {"cache": "yes"},
+            "pixels take [0-9.]+ GB on the device, and .* GB are free: they cannot be cached",
+        ),
         ({"classes": 4}, {}, "has 3 classes in train, and folder has 4"),
         ({"data": "tiny-imagenet", "classes": 0}, {}, "has 3 classes in train, and tiny-imagenet has 200"),
         ({"data": "tiny-imagenet"}, {}, "tiny-imagenet has 200 classes; got classes 3"),
@@ -216,6 +221,9 @@ def test_the_number_of_processes_is_that_of_the_cores_but_one(monkeypatch: pytes
     assert Reading().crew() == 3
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert Reading().crew() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    with pytest.raises(InputError, match="the launcher says LOCAL_WORLD_SIZE='many', which is no number"):
+        Reading().crew()
 
 
 def test_odd_images_reach_the_batch(tmp_path: Path) -> None:
