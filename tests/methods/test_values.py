@@ -37,7 +37,10 @@ def _dsq(x: float, alpha: float = 0.2) -> float:
     return k / (1 - alpha) * (1 - math.tanh(k * x) ** 2) if abs(x) <= 1 else 0.0
 
 
-def _reste(x: float, o: float = 2.0) -> float:
+O_HALF = 3 - math.sqrt(2)  # 1 + 2 (1 - cos(pi / 4))
+
+
+def _reste(x: float, o: float = O_HALF) -> float:
     return 0.1 ** (1 / o) / 0.1 if abs(x) <= 0.1 else abs(x) ** ((1 - o) / o) / o if abs(x) <= 1.5 else 0.0
 
 
@@ -64,7 +67,7 @@ ACTIVATIONS: dict[str, tuple[list[float], list[float]]] = {
     "recu": (SIGNS, TRIANGLE),
     "siman": (SIGNS, TRIANGLE),
     "biper": (SIGNS, TRIANGLE),
-    "adabin": (SIGNS, [1 - math.tanh(0.1 * x) ** 2 for x in GRID]),  # t = 0.1, k = 10
+    "adabin": (SIGNS, TRIANGLE),
     "reste": (SIGNS, [_reste(x) for x in GRID]),
     "ie-net": ([-2, -2, 0, 0, 0, 2, 2, 2], [_iee(x + 0.5) + _iee(x - 0.5) for x in GRID]),
 }
@@ -143,9 +146,14 @@ def _size(w: np.ndarray) -> np.ndarray:  # siman at half of training: 7.5 % are 
     return np.abs(np.clip(w, ranked[:, 1:2], ranked[:, 10:11]))
 
 
-def _reste_curve(x: np.ndarray, o: float = 2.0) -> np.ndarray:
+def _reste_curve(x: np.ndarray, o: float = O_HALF) -> np.ndarray:
     outside = np.sign(x) * np.minimum(np.abs(x), 1.5) ** (1 / o)
     return np.where(np.abs(x) <= 0.1, x * 0.1 ** (1 / o) / 0.1, outside)
+
+
+def _reste_value(w: np.ndarray) -> np.ndarray:
+    """The layer's scale times a sign that moves by its curve: both take gradient."""
+    return np.abs(w).mean() * (np.sign(POINT) + _reste_curve(w) - _reste_curve(POINT))
 
 
 def _iee_curve(x: np.ndarray) -> np.ndarray:
@@ -168,7 +176,8 @@ def _mean_size(v: np.ndarray) -> np.ndarray:
 RANKED = np.sort(POINT, 1)
 ABC = np.sign(POINT - POINT.mean())
 ABC_SCALE = (ABC * POINT).sum() / (24 * (1 + 1e-6))
-Q = _mean_size(math.sqrt(8) * _even(POINT)) * -math.log(2 - 2 * 0.85 * math.sqrt(0.99 / 0.85))
+TAU = 0.85 + 0.14 * (math.sqrt(math.e) - 1) / (math.e - 1)
+Q = np.abs(math.sqrt(8) * _even(POINT)).mean() * -math.log(2 - 2 * TAU)
 DELTA = 0.7 * _mean_size(POINT - POINT.mean(1, keepdims=True))
 TERNARY = np.where(np.abs(POINT) > DELTA, np.sign(POINT), 0)
 TERNARY_SCALE = (np.abs(POINT) * np.abs(TERNARY)).sum(1, keepdims=True) / np.abs(TERNARY).sum(1, keepdims=True)
@@ -194,7 +203,7 @@ SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "recu": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * np.clip(math.sqrt(8) * _even(w), -Q, Q)),
     "siman": (0.5 * np.where(np.sort(SIZE, 1)[:, 6:7] <= SIZE, 1, -1), lambda w: 0.5 * _size(w)),
     "adabin": (_adabin_curve(POINT), _adabin_curve),
-    "reste": (np.abs(POINT).mean() * np.sign(POINT), lambda w: np.abs(POINT).mean() * _reste_curve(w)),
+    "reste": (np.abs(POINT).mean() * np.sign(POINT), _reste_value),
     "biper": (_mean_size(np.sin(20 * POINT)) * np.sign(np.sin(20 * POINT)), lambda w: np.sin(20 * w)),
     "ie-net": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * _iee_curve(_even(w))),
 }
