@@ -239,6 +239,13 @@ def standardize_filters(weight: Tensor) -> Tensor:
     return (weight - mean) / spread.clamp_min(1e-5)
 
 
+def standardize_samples(x: Tensor) -> Tensor:
+    """Each sample minus its mean, over its (n-1) standard deviation, inside the graph."""
+    flat = x.flatten(1)
+    spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
+    return ((flat - mean) / spread.clamp_min(1e-5)).view_as(x)
+
+
 def sample_deviation(x: Tensor) -> Tensor:
     """The (n-1) standard deviation of each sample of a batch, inside the graph, shaped to broadcast over it."""
     flat = x.flatten(1)

@@ -46,7 +46,7 @@ def test_only_a_few_methods_add_to_the_loss() -> None:
         net(torch.randn(4, 1, 8, 8))
         if extra_loss(net) is not None:
             adding.add(name)
-    assert adding == {"bnn+", "proxybnn", "lns", "rad"}
+    assert adding == {"bnn+", "proxybnn", "lns", "rad", "biper"}
 
 
 def test_the_step_minimises_it() -> None:
@@ -327,6 +327,8 @@ def test_a_step_is_one_graph(chosen: Method) -> None:
         (lambda w: method("rad", penalty=-1).activation_binarizer(1), "penalty of rad must be"),
         (lambda w: method("reste", o_end=0.5).activation_binarizer(1), "o_end of reste must be"),
         (lambda w: method("biper", frequency=0).weight_binarizer(w), "frequency of biper must be"),
+        (lambda w: method("biper", switch=1.5).weight_binarizer(w), "switch of biper must be"),
+        (lambda w: method("biper", penalty=-1).weight_binarizer(w), "penalty of biper must be"),
         (lambda w: method("horq", "1/5"), "horq has no bit width '1/5'"),
     ],
 )

@@ -44,6 +44,9 @@ def _reste(x: float, o: float = O_HALF) -> float:
     return 0.1 ** (1 / o) / 0.1 if abs(x) <= 0.1 else abs(x) ** ((1 - o) / o) / o if abs(x) <= 1.5 else 0.0
 
 
+SECOND_BRANCH = 5e-4  # the mean of the released code's start, uniform on [0, 0.001)
+
+
 def _iee(x: float) -> float:
     return max(0.0, math.sqrt(3) - 1.5 * abs(x))
 
@@ -65,11 +68,10 @@ ACTIVATIONS: dict[str, tuple[list[float], list[float]]] = {
     "hwgq": ([0, 0, 0, 0, 0, 0.538, 1.076, 1.614], [0, 0, 0, 0, 1, 1, 1, 1]),
     "horq": ([_horq(x) for x in GRID], [0, 0, 1, 1, 1, 1, 0, 0]),
     "recu": (SIGNS, TRIANGLE),
-    "siman": (SIGNS, TRIANGLE),
     "biper": (SIGNS, TRIANGLE),
     "adabin": (SIGNS, TRIANGLE),
     "reste": (SIGNS, [_reste(x) for x in GRID]),
-    "ie-net": ([-2, -2, 0, 0, 0, 2, 2, 2], [_iee(x + 0.5) + _iee(x - 0.5) for x in GRID]),
+    "ie-net": ([s * (1 + SECOND_BRANCH) for s in SIGNS], [_iee(x) * (1 + SECOND_BRANCH) for x in GRID]),
 }
 
 
@@ -101,8 +103,7 @@ def test_in_training_the_deviation_of_a_sample_sets_the_width_of_the_slope_and_n
     s = torch.tensor(GRID, dtype=torch.float64).std().item()
     mean = sum(GRID) / n
     if name == "ie-net":
-        slopes = [[_iee((v + c) / s) for v in GRID] for c in (0.5, -0.5)]
-        moved = [[(v + c) for v in GRID] for c in (0.5, -0.5)]
+        slopes, moved = [[g * _iee(v / s) for v in GRID] for g in (1, SECOND_BRANCH)], [GRID, GRID]
     else:
         slopes, moved = [[max(0.0, 2 - 2 * abs(v / s)) for v in GRID]], [GRID]
     expected = [
@@ -141,9 +142,8 @@ def _mapped(w: np.ndarray) -> np.ndarray:
     return (kernels + np.tanh(kernels @ ENTER) @ LEAVE).reshape(2, 12)
 
 
-def _size(w: np.ndarray) -> np.ndarray:  # siman at half of training: 7.5 % are cut at each end, of 11 steps one
-    ranked = np.sort(POINT, 1)
-    return np.abs(np.clip(w, ranked[:, 1:2], ranked[:, 10:11]))
+def _size(w: np.ndarray) -> np.ndarray:
+    return np.abs(_even(w))
 
 
 def _reste_curve(x: np.ndarray, o: float = O_HALF) -> np.ndarray:
@@ -204,7 +204,7 @@ SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "siman": (0.5 * np.where(np.sort(SIZE, 1)[:, 6:7] <= SIZE, 1, -1), lambda w: 0.5 * _size(w)),
     "adabin": (_adabin_curve(POINT), _adabin_curve),
     "reste": (np.abs(POINT).mean() * np.sign(POINT), _reste_value),
-    "biper": (_mean_size(np.sin(20 * POINT)) * np.sign(np.sin(20 * POINT)), lambda w: np.sin(20 * w)),
+    "biper": (0.5 * np.sign(np.sin(20 * POINT)), lambda w: 0.5 * np.sin(20 * w)),
     "ie-net": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * _iee_curve(_even(w))),
 }
 
@@ -286,7 +286,7 @@ def test_abc_nets_activations_are_a_staircase() -> None:
 
 def test_in_training_slb_is_an_expectation_and_biper_and_bwnh_are_real_at_first() -> None:
     w = torch.from_numpy(FILTERS)
-    for name, early in (("slb", np.tanh(POINT)), ("biper", np.sin(20 * POINT)), ("bwnh", POINT)):
+    for name, early in (("slb", np.tanh(POINT)), ("biper", 0.5 * np.sin(20 * POINT)), ("bwnh", POINT)):
         binarizer = prepared(name).train()
         binarizer.advance(0.0)
         binary = binarizer(w)
@@ -306,7 +306,63 @@ def test_the_gradient_of_bipers_first_stage_is_that_of_its_second() -> None:
         meant(binarizer(w)).sum().backward()
         found.append(w.grad)
     torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0].reshape(2, 12), torch.from_numpy(20 * np.cos(20 * POINT)))
+    torch.testing.assert_close(found[0].reshape(2, 12), torch.from_numpy(0.5 * 20 * np.cos(20 * POINT)))
+
+
+def test_bipers_two_stages_can_be_two_runs() -> None:
+    w = torch.from_numpy(FILTERS)
+    for switch, progress, hard in ((0.0, 0.0, True), (1.0, 0.999, False), (0.25, 0.2, False), (0.25, 0.25, True)):
+        binarizer = prepared("biper", switch=switch).train()
+        binarizer.advance(progress)
+        assert (binarizer(w).signs.unique().numel() == 2) == hard
+
+
+def test_bipers_penalty_is_the_mean_square_of_its_sines() -> None:
+    found = prepared("biper", penalty=0.3).penalty(torch.from_numpy(FILTERS))
+    assert float(found) == pytest.approx(0.3 * np.mean(0.5 - 0.5 * np.cos(40 * POINT)))
+
+
+def test_simans_activations_are_signs_of_what_is_above_the_mean_of_a_sample() -> None:
+    """In both modes, as in the released code; the slope is Bi-Real's, of the standardised sample."""
+    binarizer = METHODS["siman"].activation_binarizer(1)
+    assert binarizer is not None
+    x = torch.tensor([GRID, [v + 3 for v in GRID]], dtype=torch.float64).reshape(2, 1, 1, -1).requires_grad_()
+    even = [(v - sum(GRID) / len(GRID)) / np.std(GRID, ddof=1) for v in GRID]
+    for mode in (True, False):
+        value = binarizer.train(mode)(x).value()
+        assert value.flatten().tolist() == [1.0 if v >= 0 else -1.0 for v in even] * 2
+        (own,) = torch.autograd.grad(value[0, 0, 0, 2], x, retain_graph=True)
+        slope, n, s = max(0.0, 2 - 2 * abs(even[2])), len(GRID), np.std(GRID, ddof=1)
+        wanted = [slope / s * ((i == 2) - 1 / n - even[2] * even[i] / (n - 1)) for i in range(n)]
+        torch.testing.assert_close(own[0].flatten(), torch.tensor(wanted, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 0.9])
+def test_siman_centres_its_latent_weights_and_cuts_their_magnitudes(progress: float) -> None:
+    binarizer = prepared("siman")
+    binarizer.advance(progress)
+    w = torch.from_numpy(FILTERS.copy())
+    binarizer.project(w)
+    centred = POINT - POINT.mean(1, keepdims=True)
+    low, high = np.percentile(np.abs(centred), [15 * (1 - progress), 100 - 15 * (1 - progress)])  # of the layer
+    wanted = np.clip(np.abs(centred), low, high) * np.sign(centred)
+    torch.testing.assert_close(w.reshape(2, 12), torch.from_numpy(wanted), atol=1e-6, rtol=1e-6)
+
+
+def test_half_of_a_filter_of_siman_is_positive_of_an_odd_one_the_smaller_half() -> None:
+    weight = torch.tensor(RNG.normal(0, 1, (3, 1, 3, 3)))
+    signs = METHODS["siman"].weight_binarizer(weight).double()(weight).signs
+    assert (signs > 0).flatten(1).sum(1).tolist() == [4, 4, 4]
+
+
+def test_the_branches_of_ie_net_have_shifts_and_a_factor_of_their_own() -> None:
+    binarizer = METHODS["ie-net"].activation_binarizer(2)
+    assert binarizer is not None
+    binarizer.first.data.copy_(torch.tensor([0.5, 0.0]))
+    binarizer.second.data.copy_(torch.tensor([0.0, -0.5]))
+    binarizer.factor.data.fill_(0.25)
+    value = binarizer.eval()(torch.tensor([[-0.2, 0.3]]).reshape(1, 2, 1, 1)).value()
+    assert value.flatten().tolist() == [1 - 0.25, 1 - 0.25]
 
 
 def test_adabins_activations_are_those_of_its_code_and_not_of_its_paper() -> None:
