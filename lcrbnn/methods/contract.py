@@ -53,6 +53,8 @@ class Binary(NamedTuple):
 class Binarizer(nn.Module):
     """Turns one real tensor into a Binary. A method overrides `forward`, and seldom anything else."""
 
+    training_only: tuple[str, ...] = ()  # names of learned numbers that are not stored with what was learned
+
     def forward(self, x: Tensor) -> Binary:
         """Binarise x."""
         raise InputError(f"{type(self).__name__} does not say how it binarises: it needs a forward method")

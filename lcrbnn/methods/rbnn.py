@@ -48,6 +48,7 @@ class RbnnWeight(WeightBinarizer):
     decay, rounding). That is the released code's behaviour, kept on purpose.
     """
 
+    training_only = ("theta",)
     left: Tensor
     right: Tensor
 

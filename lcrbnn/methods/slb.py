@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class SlbWeight(WeightBinarizer):
         """Start at t = 1."""
         super().__init__(weight)
         number(growth, "the growth of slb", low=1)
-        self.hardness = Schedule(lambda progress: hardness(progress, growth))
+        self.hardness = Schedule(partial(hardness, growth=growth))
 
     def forward(self, weight: Tensor) -> Binary:
         """Expectations in training, signs otherwise."""

@@ -188,7 +188,7 @@ DSQ_K = math.log(9) / (2 * DSQ_U)
 # Name -> (the value meant, the real curve whose derivative is the gradient), in evaluation mode at half of training,
 # with learned scales a filter of 1/2.
 SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
-    "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * (w - w.mean())),
+    "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * w),
     "bnn+": (0.5 * np.sign(POINT), lambda w: 0.5 * _swish_sign(w)),
     "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), lambda w: _mean_size(_mixed(POINT)) * _mixed(w)),
     "dsq": (DSQ_U * np.sign(POINT), lambda w: DSQ_U * np.tanh(DSQ_K * np.clip(w, -DSQ_U, DSQ_U)) / 0.8),
