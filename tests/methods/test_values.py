@@ -365,6 +365,22 @@ def test_the_branches_of_ie_net_have_shifts_and_a_factor_of_their_own() -> None:
     assert value.flatten().tolist() == [1 - 0.25, 1 - 0.25]
 
 
+def test_adabins_levels_take_the_whole_gradient_of_a_map() -> None:
+    binarizer = METHODS["adabin"].activation_binarizer(1)
+    assert binarizer is not None
+    binarizer.double()
+    a, b = 2.0, 0.25
+    binarizer.scale.data.fill_(a)
+    binarizer.center.data.fill_(b)
+    binarizer(torch.tensor(GRID, dtype=torch.float64).reshape(1, 1, 1, -1)).value().sum().backward()
+    even = [(x - b) / a for x in GRID]
+    slope = [max(0.0, 2 - 2 * abs(v)) for v in even]
+    signs = [1 if v >= 0 else -1 for v in even]
+    assert float(binarizer.center.grad) == pytest.approx(sum(a - s for s in slope))
+    by_scale = sum(sign + b - s * v for sign, s, v in zip(signs, slope, even, strict=True))
+    assert float(binarizer.scale.grad) == pytest.approx(by_scale)
+
+
 def test_adabins_activations_are_those_of_its_code_and_not_of_its_paper() -> None:
     binarizer = METHODS["adabin"].activation_binarizer(1)
     assert binarizer is not None
