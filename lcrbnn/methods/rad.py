@@ -41,8 +41,9 @@ class RadWeight(BnnWeight):
 class RadActivation(BnnActivation):
     """BNN's sign(x); each batch adds `penalty` times the distribution loss, in the first 60/65 of training.
 
-    The published lambda, 2, is for batch norms right before the sign. Behind a hardtanh, as in this package's
-    ResNets, no channel's deviation passes 1, so L1 can only push it up.
+    The published lambda, 2, is for batch norms right before the sign (their running statistics there are means over all
+    batches). Behind a hardtanh, as in this package's ResNets, no channel's deviation passes 1, so L1 can only push it
+    up.
     """
 
     def __init__(self, channels: int, *, penalty: float = 2.0) -> None:
