@@ -148,6 +148,10 @@ def test_cost_prints_and_records(runs: Path, tmp_path: Path, capsys: pytest.Capt
     assert sum("MACs" in line for line in out.splitlines()) == 3 + len(figures["layers"])
     assert main(["cost", "resnet20", "--method", "dorefa", "--bits", "1/2"]) == 0
     assert "no .bnn file: layer" in capsys.readouterr().out
+    assert main(["cost", "resnet20", "--method", "sq-twn"]) == 0
+    out = capsys.readouterr().out
+    assert "of which 267,264 keep 2 bits each" in out
+    assert "in full precision 1.085 MB" in out  # 269,850 parameters and 1,504 statistics, 32 bits each
 
 
 def test_groups_are_named_and_compared_on_the_seeds_they_share(runs: Path) -> None:

@@ -126,6 +126,15 @@ def test_the_page_about_methods_is_made_from_the_table(tmp_path: Path) -> None:
     assert all(f"<!-- {name}: weight" in drawn for name in METHODS)
 
 
+def test_an_entry_says_all_that_its_classes_say() -> None:
+    entries = dict(part.split("\n", 1) for part in (ROOT / "docs" / "methods.md").read_text().split("\n## ")[1:])
+    for name in ("sq-bwn", "sq-twn"):
+        assert "drawn by roulette" in entries[name]
+        assert "four quarters of one" in entries[name]
+    assert "s tanh(k x)" in entries["dsq"]
+    assert "Only unofficial code exists" in entries["dsq"]
+
+
 def test_the_log_has_a_dated_heading_an_entry() -> None:
     headings = [line for line in (ROOT / "docs" / "LOG.md").read_text().splitlines() if line.startswith("## ")]
     assert headings

@@ -44,8 +44,9 @@ def test_activation_gradients_have_their_published_values(name: str) -> None:
 
 
 def test_every_method_with_binary_inputs_has_typed_slopes() -> None:
-    # rbnn standardises each sample: its slopes are typed in the next test and compared with the released code.
-    typed = {*ACTIVATION_SLOPES, "rbnn", *test_values.ACTIVATIONS}
+    # rbnn and siman standardise each sample: slopes of one are typed in the next test and compared with the released
+    # code, those of the other are with its weights in tests/methods/test_values.py.
+    typed = {*ACTIVATION_SLOPES, "rbnn", "siman", *test_values.ACTIVATIONS}
     assert {m.name for m in METHODS.values() if m.activation_bits != (32,)} == typed
 
 

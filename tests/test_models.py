@@ -29,8 +29,10 @@ GOLDEN = {
     "resnet34-double": (21_283_146, 1_151_336_448, 8_066_048),
     "resnet20-double-prelu": (270_538, 40_108_032, 443_008),
     "resnet20-double-maxout": (271_226, 40_108_032, 443_008),
+    "resnet20-double-rprelu": (271_914, 40_108_032, 443_008),
     "resnet18-double-prelu": (11_178_826, 547_356_672, 8_066_048),
     "resnet18-double-maxout": (11_182_666, 547_356_672, 8_066_048),
+    "resnet18-double-rprelu": (11_186_506, 547_356_672, 8_066_048),
     "vgg-small": (4_660_106, 603_979_776, 3_620_864),
     "react18": (11_185_482, 547_356_672, 8_066_048),
     "resnet18-imagenet": (11_690_536, 1_676_279_808, 137_793_536),
@@ -68,8 +70,10 @@ PARTS = {
     "resnet34-double": ("DoubleBlock", "Hardtanh", REAL, BARE, NORM),
     "resnet20-double-prelu": ("DoubleBlock", "PReLU", OPTION_A, "Conv2d BatchNorm2d PReLU", NORM),
     "resnet20-double-maxout": ("DoubleBlock", "Maxout", OPTION_A, "Conv2d BatchNorm2d Maxout", NORM),
+    "resnet20-double-rprelu": ("DoubleBlock", "RPReLU", OPTION_A, "Conv2d BatchNorm2d RPReLU", NORM),
     "resnet18-double-prelu": ("DoubleBlock", "PReLU", REAL, BARE, NORM),
     "resnet18-double-maxout": ("DoubleBlock", "Maxout", REAL, BARE, NORM),
+    "resnet18-double-rprelu": ("DoubleBlock", "RPReLU", REAL, BARE, NORM),
     "vgg-small": ("Sequential", "Hardtanh", "-", ACTIVE, "Linear"),
     "react18": ("SingleBlock", "RPReLU", f"AvgPool2d {REAL}", BARE, "Linear"),
     "resnet18-imagenet": ("PlainBlock", "Hardtanh", REAL, f"{ACTIVE} MaxPool2d", NORM),
@@ -272,7 +276,7 @@ def test_rprelu_shifts_slopes_and_shifts_again() -> None:
     assert act(x).flatten().tolist() == [10 - 0.25, 12.0]
 
 
-@pytest.mark.parametrize("activation", ["prelu", "maxout"])
+@pytest.mark.parametrize("activation", ["prelu", "maxout", "rprelu"])
 @pytest.mark.parametrize("usual", ["resnet20-double", "resnet18-double"])
 def test_another_activation_costs_what_the_tables_network_costs(usual: str, activation: str) -> None:
     """As many binary products; real ones and parameters at most 1.05 times as many. Golden numbers, counted above."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lcrbnn.layers import BinaryLayer, evaluating
+from lcrbnn.methods.contract import Binarizer
 from lcrbnn.models.blocks import Maxout
 
 WORD = 64  # 1-bit operations that count as one operation
@@ -56,9 +57,10 @@ class Cost:
     real_macs: int
     bit_operations: int = 0  # binary_macs, each as often as its activation has bits: BOPs
     element_wise: int = 0
-    stored_bits: int = (
-        0  # one a binary weight (and base; two for three levels), 32 every other parameter and batch-norm statistic
-    )
+    # One a binary weight (and base; two for three levels), 32 every other parameter and batch-norm statistic; nothing
+    # for what only training needs.
+    stored_bits: int = 0
+    weight_bits: int = 0  # of these, those of binary weights
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property
@@ -109,7 +111,8 @@ def count(model: nn.Module, shape: tuple[int, ...]) -> Cost:
         real_macs=macs["real"],
         bit_operations=sum(one.macs * one.bits for one in layers if one.kind == "binary"),
         element_wise=counter.element_wise,
-        stored_bits=kept + REAL_BITS * (parameters - binary + _statistics(model)),
+        stored_bits=kept + REAL_BITS * (parameters - binary - _training_only(model) + _statistics(model)),
+        weight_bits=kept,
         layers=layers,
     )
 
@@ -198,6 +201,12 @@ def _box(layer: nn.Module) -> int:
     if not isinstance(layer, BinaryLayer) or layer.binary_weight().offset is None:
         return 0
     return layer.weight[0].numel() * getattr(layer, "groups", 1)
+
+
+def _training_only(model: nn.Module) -> int:
+    """Learned numbers that lead to binary weights or their gradients, and are not stored beside them."""
+    found = [m for m in model.modules() if isinstance(m, Binarizer)]
+    return sum(m.get_parameter(name).numel() for m in found for name in m.training_only)
 
 
 def _statistics(model: nn.Module) -> int:

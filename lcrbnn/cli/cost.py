@@ -6,9 +6,12 @@ import argparse
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lcrbnn.errors import InputError, number
+
+if TYPE_CHECKING:
+    from lcrbnn.analyze.cost import Cost
 
 REAL = "real"  # full precision
 
@@ -46,9 +49,9 @@ def _model(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     size, why = _file_size(net, name, shape)
     print(f"{name}, an image of {' x '.join(map(str, shape))} (channels, height, width)")
     lines = {
-        "parameters": f"{cost.parameters:,}, of which {cost.binary_weights:,} keep one bit",
+        "parameters": f"{cost.parameters:,}, of which {cost.binary_weights:,} keep {_bits(cost)}",
         "stored bits": f"{cost.stored_bits:,} ({cost.stored_bits / 8e6:.3f} MB; in full precision "
-        f"{(cost.stored_bits + 31 * cost.binary_weights) / 8e6:.3f} MB)",
+        f"{(cost.stored_bits + 32 * cost.binary_weights - cost.weight_bits) / 8e6:.3f} MB)",
         "file": f"{size:,} bytes as .bnn" if size is not None else why,
         "binary MACs": f"{cost.binary_macs:,}" + _more(cost.bit_operations, cost.binary_macs, "1-bit operations"),
         "mixed MACs": f"{cost.mixed_macs:,} (1-bit weights, real activations)" if cost.mixed_macs else "0",
@@ -64,6 +67,11 @@ def _model(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
             print(f"  {one.name:<{width}}  {one.kind:<6}  {one.weights:>10,} weights  {one.macs:>13,} MACs")
     settings = {"model": name, "shape": list(shape)}
     return settings, {**asdict(cost), "flops": cost.flops, "ops": cost.ops, "ops_all": cost.ops_all, "file_bytes": size}
+
+
+def _bits(cost: Cost) -> str:
+    each = cost.weight_bits / max(cost.binary_weights, 1)
+    return "one bit" if each in (0, 1) else f"{each:g} bits each"
 
 
 def _more(value: int, usual: int, what: str) -> str:

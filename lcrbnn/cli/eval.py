@@ -68,10 +68,10 @@ def _words(read: Accuracy) -> str:
 
 def _read_member(name: str, options: Options) -> None:
     """Make the listed figure of a network again: on all test images, in float32."""
-    from lcrbnn.zoo.file import read_small
+    from lcrbnn.zoo.file import read_member
     from lcrbnn.zoo.index import find
     from lcrbnn.zoo.measure import read_test
 
     member = find(name)
-    read = read_test(read_small(member.path), options)
+    read = read_test(read_member(member), options)
     print(f"zoo:{name}: {_words(read)} test images; listed with {member.top1:.2f} %")

@@ -51,10 +51,10 @@ def _network(given: Path) -> tuple[Spec, Network, DataSet]:
     from lcrbnn.train.dataset import data_row, run_row
     from lcrbnn.train.run import runs_in
     from lcrbnn.zoo import find, named
-    from lcrbnn.zoo.file import read_small
+    from lcrbnn.zoo.file import read_member
 
     if (name := named(given)) is not None:
-        small = read_small(find(name).path)
+        small = read_member(find(name))
         return small.spec, small.model, data_row(small.spec)
     runs = runs_in(given)
     if len(runs) > 1:

@@ -54,9 +54,9 @@ def _find(given: Path) -> tuple[Model, Path | bytes]:
         return read_model(given), given
     from lcrbnn.export import export_model
     from lcrbnn.train.dataset import data_row
-    from lcrbnn.zoo.file import read_small
+    from lcrbnn.zoo.file import read_member
     from lcrbnn.zoo.index import find
 
-    small = read_small(find(name).path)
+    small = read_member(find(name))
     model = export_model(small.model, data_row(small.spec), name)
     return model, to_bytes(model)

@@ -76,10 +76,10 @@ SIGNS: dict[type, Callable[[object, int], Threshold]] = {
     RadActivation: _zero,
     RecuActivation: _zero,  # its deviation is for training, and positive
     BiperActivation: _zero,
-    SimanActivation: _zero,
     ResteActivation: _zero,
     AbcActivation: _base,  # of one base; more are refused
     ReactActivation: _shifted,
     RbnnActivation: _mean,
+    SimanActivation: _mean,
     DorefaActivation: _half,  # of one bit; more are refused
 }

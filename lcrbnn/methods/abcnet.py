@@ -48,7 +48,7 @@ class AbcWeight(WeightBinarizer):
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and a number a base."""
-        centred = self.latent(weight)
+        centred = weight - weight.detach().mean()
         deviation = weight.detach().square().mean().sub(weight.detach().mean().square()).clamp_min(0).sqrt()
         signs = torch.stack([ops.surrogate_sign(centred + u * deviation, ops.straight) for u in spread(self.bits)])
         with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):

@@ -34,24 +34,21 @@ class AdabinWeight(WeightBinarizer):
 
 
 class AdabinActivation(ActivationBinarizer):
-    """a (sign((x - b) / a) + b), a and b learned a layer from 1 and 0; slope IR-Net's.
+    """a (sign(x') + b), x' = (x - b) / a, a and b learned a layer from 1 and 0; slope 2 - 2|x'| where |x'| < 1.
 
-    So the released code; the paper has a sign((x - b) / a) + b. The gradients of a and b are divided by the root of the
-    map's size, ours: with SGD at the learning rate of the weights they ran away on digits without it. Its Maxout
-    activation belongs to the network, and no network of this package has it.
+    So the released code, whose schedule is for weights only; the paper has a sign((x - b) / a) + b. Its Maxout
+    activation belongs to the network: `resnet20-double-maxout`, `resnet18-double-maxout`.
     """
 
     real_border = True
 
-    def __init__(self, channels: int, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:
-        """Take the ends of the temperature's schedule."""
+    def __init__(self, channels: int) -> None:
+        """Start from the signs themselves."""
         super().__init__(channels)
-        self.annealing = Annealing(t_min, t_max)
         self.scale = nn.Parameter(torch.ones(()))
         self.center = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Binary:
         """Signs, the learned scale and offset."""
-        scale, center = (ops.slowed(p, x[0].numel()) for p in (self.scale, self.center))
-        signs = ops.surrogate_sign((x - center) / scale, ops.tanh_slope, self.annealing.t, self.annealing.k)
-        return Binary(signs, scale, scale * center)
+        signs = ops.surrogate_sign((x - self.center) / self.scale, ops.triangle)
+        return Binary(signs, self.scale, self.scale * self.center)

@@ -14,6 +14,11 @@ ROUNDS = 3  # sweeps of the descent over all channels
 MEMORY = 0.99  # of the inputs' second moments, a step
 
 
+def second_half(progress: float) -> float:
+    """1 once weights are binary, before that 0."""
+    return float(progress >= SWITCH)
+
+
 @torch.no_grad()
 def hashed(weight: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
     """Signs b and a scale s a filter with a small sum over kernel positions of (w - s b)^T M (w - s b).
@@ -58,7 +63,7 @@ class BwnhWeight(WeightBinarizer):
     def __init__(self, weight: Tensor) -> None:
         """Know nothing of the inputs yet."""
         super().__init__(weight)
-        self.begun = Schedule(lambda progress: float(progress >= SWITCH))
+        self.begun = Schedule(second_half)
         self.register_buffer("moments", torch.eye(weight.shape[1]))
         self.register_buffer("done", torch.zeros((), dtype=torch.bool))
 

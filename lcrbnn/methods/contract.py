@@ -53,6 +53,8 @@ class Binary(NamedTuple):
 class Binarizer(nn.Module):
     """Turns one real tensor into a Binary. A method overrides `forward`, and seldom anything else."""
 
+    training_only: tuple[str, ...] = ()  # names of learned numbers that are not stored with what was learned
+
     def forward(self, x: Tensor) -> Binary:
         """Binarise x."""
         raise InputError(f"{type(self).__name__} does not say how it binarises: it needs a forward method")
@@ -237,6 +239,13 @@ def standardize_filters(weight: Tensor) -> Tensor:
     # Over all axes but the first, not over a flattened weight: that would copy one stored channels last.
     spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
     return (weight - mean) / spread.clamp_min(1e-5)
+
+
+def standardize_samples(x: Tensor) -> Tensor:
+    """Each sample minus its mean, over its (n-1) standard deviation, inside the graph."""
+    flat = x.flatten(1)
+    spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
+    return ((flat - mean) / spread.clamp_min(1e-5)).view_as(x)
 
 
 def sample_deviation(x: Tensor) -> Tensor:

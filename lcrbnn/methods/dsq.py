@@ -13,12 +13,7 @@ LOW, HIGH = 1e-3, 0.5  # where alpha is kept: at 0 the curve is the sign itself,
 
 
 class SoftSign(nn.Module):
-    """phi(x) = s tanh(k x) on [-u, u], s = 1 / (1 - alpha), k = ln(2 / alpha - 1) / (2 u): -1 and 1 at the ends.
-
-    alpha and the bound u are learned. The paper's interval [l, u] is symmetric here, which one bit needs: with its
-    middle at 0 the two levels are -u and u, and the sign's threshold 0. Only unofficial code exists. The gradients of
-    alpha and u are divided by the root of how many numbers share them (`ops.slowed`), ours.
-    """
+    """The phi of DsqWeight, with an alpha and a bound of its own."""
 
     def __init__(self, bound: Tensor) -> None:
         """Start with this bound."""
@@ -36,7 +31,15 @@ class SoftSign(nn.Module):
 
 
 class DsqWeight(WeightBinarizer):
-    """u sign(w), slope that of phi: to w, alpha and u; u starts at three times the layer's mean |w|."""
+    """u sign(w), slope that of phi(x) = s tanh(k x) on [-u, u], s = 1 / (1 - alpha), k = ln(2 / alpha - 1) / (2 u).
+
+    phi is -1 and 1 at the ends. alpha, from 0.2, and the bound u, from three times the layer's mean |w|, are learned,
+    through phi too. The paper's interval [l, u] is symmetric here, which one bit needs: with its middle at 0 the two
+    levels are -u and u, and the sign's threshold 0. Only unofficial code exists. alpha is kept between 0.001 and 0.5,
+    and the gradients of alpha and u are divided by the root of how many numbers share them (`ops.slowed`), ours.
+    """
+
+    training_only = ("soft.alpha",)
 
     def __init__(self, weight: Tensor) -> None:
         """A soft sign a layer."""
@@ -49,9 +52,10 @@ class DsqWeight(WeightBinarizer):
 
 
 class DsqActivation(ActivationBinarizer):
-    """u sign(x), slope that of phi; u starts at 1, the bound of a hardtanh."""
+    """u sign(x), slope that of phi, as of the weights; u starts at 1, the bound of a hardtanh."""
 
     real_border = True
+    training_only = ("soft.alpha",)
 
     def __init__(self, channels: int) -> None:
         """A soft sign a layer."""

@@ -19,7 +19,7 @@ from lcrbnn.methods.contract import (
     standardize_filters,
 )
 
-SHIFT = 0.5  # where the two shifts start, one each way
+FACTOR = 5e-4  # where that of the second branch starts
 
 
 def iee_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
@@ -52,11 +52,11 @@ class IenetWeight(WeightBinarizer):
 
 
 class IenetActivation(ActivationBinarizer):
-    """sign(x + b) + sign(x - c), b and c learned a channel; slope with k = 1 and t >= 1.
+    """sign(x + b) + g sign(x + c), b and c learned a channel from 0, g a layer from 0.0005; slope with k = 1, t >= 1.
 
-    In training both are taken over the deviation of their sample, which sets the width of the slope and no sign. b and
-    c start at 1/2 each, a choice: equal branches would stay equal. Twice the bit operations; two signs an activation
-    cannot be exported as one.
+    In training both are taken over the deviation of their sample, which sets the width of the slope and no sign. The
+    released code has a g for each channel of the output, from U(0, 0.001); here it is one number, since a factor of an
+    activation knows no output. Twice the bit operations; two signs an activation cannot be exported as one.
     """
 
     bits = 2
@@ -66,14 +66,16 @@ class IenetActivation(ActivationBinarizer):
         """Take the ends of the temperature's schedule."""
         super().__init__(channels)
         self.annealing = Annealing(t_min, t_max)
-        self.up = nn.Parameter(torch.full((channels,), SHIFT))
-        self.down = nn.Parameter(torch.full((channels,), SHIFT))
+        self.first, self.second = (nn.Parameter(torch.zeros(channels)) for _ in range(2))
+        self.factor = nn.Parameter(torch.tensor(FACTOR))
 
     def forward(self, x: Tensor) -> Binary:
         """One base a branch."""
         t = self.annealing.t.clamp_min(1)
         k = torch.ones_like(t)
-        shifted = [x + self.per_channel(self.up), x - self.per_channel(self.down)]
+        shifted = [x + self.per_channel(shift) for shift in (self.first, self.second)]
         if self.training:
-            shifted = [y / sample_deviation(x) for y in shifted]
-        return Binary(torch.stack([ops.surrogate_sign(y, iee_slope, t, k) for y in shifted]), bases=2)
+            shifted = [y / sample_deviation(y) for y in shifted]
+        signs = torch.stack([ops.surrogate_sign(y, iee_slope, t, k) for y in shifted])
+        scale = torch.stack([torch.ones_like(self.factor), self.factor])
+        return Binary(signs, scale.reshape(-1, *[1] * x.dim()), bases=2)

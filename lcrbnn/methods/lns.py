@@ -29,6 +29,8 @@ class LnsWeight(WeightBinarizer):
     unbiased if a share `flips` of them is wrong (0.1, both ways); `penalty` weighs its mean over the layer.
     """
 
+    training_only = ("enter", "leave")
+
     def __init__(self, weight: Tensor, *, penalty: float = 0.1, flips: float = 0.1) -> None:
         """Draw the mapping network."""
         super().__init__(weight)

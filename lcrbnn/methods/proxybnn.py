@@ -20,6 +20,8 @@ class ProxyWeight(WeightBinarizer):
     product, to Z and to P; alpha takes none. Evaluation multiplies once; the exported weight has no basis.
     """
 
+    training_only = ("basis",)
+
     def __init__(self, weight: Tensor, *, penalty: float = 1e-3) -> None:
         """Start from the identity."""
         super().__init__(weight)

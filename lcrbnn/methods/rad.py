@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,11 @@ from lcrbnn.methods.bnn import BnnActivation, BnnWeight
 from lcrbnn.methods.contract import Binary
 
 UNTIL = 60 / 65  # of training: how long the loss takes part
+
+
+def strength(progress: float, penalty: float) -> float:
+    """The weight of the loss: none in the last part of training."""
+    return penalty if progress < UNTIL else 0.0
 
 
 def distribution_loss(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -34,15 +41,16 @@ class RadWeight(BnnWeight):
 class RadActivation(BnnActivation):
     """BNN's sign(x); each batch adds `penalty` times the distribution loss, in the first 60/65 of training.
 
-    The published lambda, 2, is for batch norms right before the sign. Behind a hardtanh, as in this package's
-    ResNets, no channel's deviation passes 1, so L1 can only push it up.
+    The published lambda, 2, is for batch norms right before the sign (their running statistics there are means over all
+    batches). Behind a hardtanh, as in this package's ResNets, no channel's deviation passes 1, so L1 can only push it
+    up.
     """
 
     def __init__(self, channels: int, *, penalty: float = 2.0) -> None:
         """Take lambda."""
         super().__init__(channels)
         number(penalty, "the penalty of rad", low=0)
-        self.strength = Schedule(lambda progress: penalty if progress < UNTIL else 0.0)
+        self.strength = Schedule(partial(strength, penalty=penalty))
 
     def forward(self, x: Tensor) -> Binary:
         """Signs; the loss of this batch is noted."""

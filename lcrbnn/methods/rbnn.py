@@ -17,6 +17,7 @@ from lcrbnn.methods.contract import (
     per_filter,
     per_output,
     standardize_filters,
+    standardize_samples,
 )
 
 ROUNDS = 3  # alternations of an update of the rotation
@@ -47,6 +48,7 @@ class RbnnWeight(WeightBinarizer):
     decay, rounding). That is the released code's behaviour, kept on purpose.
     """
 
+    training_only = ("theta",)
     left: Tensor
     right: Tensor
 
@@ -102,8 +104,5 @@ class RbnnActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs of each sample, standardised over all but its first axis."""
-        flat = x.flatten(1)
-        spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
-        even = ((flat - mean) / spread.clamp_min(1e-5)).view_as(x)
         t = self.annealing.t.clamp_min(1)
-        return Binary(ops.surrogate_sign(even, ops.tent_slope, t, torch.ones_like(t)))
+        return Binary(ops.surrogate_sign(standardize_samples(x), ops.tent_slope, t, torch.ones_like(t)))

@@ -22,15 +22,15 @@ FIRST, LAST = 0.85, 0.99  # tau at the start and at the end
 
 
 def tau(progress: float) -> float:
-    """From 0.85 to 0.99, by the same factor each epoch."""
-    return FIRST * (LAST / FIRST) ** progress
+    """From 0.85 to 0.99 along e^progress, as in the released code."""
+    return FIRST + (LAST - FIRST) * math.expm1(progress) / math.expm1(1)
 
 
 class RecuWeight(WeightBinarizer):
     """alpha sign(w'), w' the standardised filter of variance 8, clamped to +-Q; alpha learned a filter from U(0, 1).
 
-    Q = -E|w'| ln(2 - 2 tau) is the quantile tau of a Laplace distribution, without gradient. The gradient of the sign
-    is the identity, then 0 where the clamp cut, then that of the standardisation.
+    Q = -E|w'| ln(2 - 2 tau) is the quantile tau of a Laplace distribution, one for the layer, without gradient. The
+    gradient of the sign is the identity, then 0 where the clamp cut, then that of the standardisation.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -42,8 +42,7 @@ class RecuWeight(WeightBinarizer):
     def latent(self, weight: Tensor) -> Tensor:
         """The standardised and clamped weight."""
         wide = standardize_filters(weight) * math.sqrt(8)
-        axes = tuple(range(1, weight.dim()))
-        bound = wide.detach().abs().mean(axes, keepdim=True) * -torch.log(2 - 2 * self.tau.value)
+        bound = wide.detach().abs().mean() * -torch.log(2 - 2 * self.tau.value)
         return torch.minimum(torch.maximum(wide, -bound), bound)
 
     def forward(self, weight: Tensor) -> Binary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,15 +25,20 @@ def power_slope(x: Tensor, o: Tensor | None, q: Tensor | None) -> Tensor:
     return torch.where(size <= FAR, slope, torch.zeros_like(slope)).to(x.dtype)
 
 
+def power(progress: float, end: float) -> float:
+    """The o of the power function: from 1 to its end along a quarter of a cosine, slowly at first."""
+    return 1 + (end - 1) * (1 - math.cos(math.pi / 2 * progress))
+
+
 def _power(o_end: float) -> Schedule:
     number(o_end, "o_end of reste", low=1)
-    return Schedule(lambda progress: 1 + (o_end - 1) * (1 - math.cos(math.pi * progress)) / 2)
+    return Schedule(partial(power, end=o_end))
 
 
 class ResteWeight(WeightBinarizer):
-    """E sign(w), E = mean |w| of the whole layer, without gradient; slope of the sign by the power function.
+    """E sign(w), E = mean |w| of the whole layer, with its gradient; slope of the sign by the power function.
 
-    o goes from 1 (straight-through, clipped) to `o_end` along half a cosine.
+    o goes from 1 (straight-through, clipped) to `o_end` along a quarter of a cosine, as in the released code.
     """
 
     def __init__(self, weight: Tensor, *, o_end: float = 3.0) -> None:
@@ -42,7 +48,7 @@ class ResteWeight(WeightBinarizer):
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and one scale for all filters."""
-        return Binary(ops.surrogate_sign(weight, power_slope, self.power.value), weight.detach().abs().mean())
+        return Binary(ops.surrogate_sign(weight, power_slope, self.power.value), weight.abs().mean())
 
 
 class ResteActivation(ActivationBinarizer):

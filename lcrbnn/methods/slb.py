@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class SlbWeight(WeightBinarizer):
         """Start at t = 1."""
         super().__init__(weight)
         number(growth, "the growth of slb", low=1)
-        self.hardness = Schedule(lambda progress: hardness(progress, growth))
+        self.hardness = Schedule(partial(hardness, growth=growth))
 
     def forward(self, weight: Tensor) -> Binary:
         """Expectations in training, signs otherwise."""
@@ -44,4 +46,7 @@ class SlbWeight(WeightBinarizer):
 
 
 class SlbActivation(BnnActivation):
-    """As BNN: sign(x), slope 1 where |x| <= 1. The paper's ImageNet network has PACT's real activations before it."""
+    """As BNN: sign(x), slope 1 where |x| <= 1. The paper's ImageNet network has PACT's real activations before it.
+
+    Its networks for CIFAR-10 have a PReLU between convolution and batch norm, which no network of this package has.
+    """

@@ -98,6 +98,11 @@ _ROWS = [
         build=_resnet(replace(_THIN, block="double", activation="maxout")),
     ),
     _cifar(
+        "resnet20-double-rprelu",
+        "resnet20-double with a PReLU between learned shifts (ReActNet)",
+        build=_resnet(replace(_THIN, block="double", activation="rprelu")),
+    ),
+    _cifar(
         "resnet18-double-prelu",
         "resnet18-double with PReLU",
         build=_resnet(replace(_WIDE, block="double", activation="prelu")),
@@ -106,6 +111,11 @@ _ROWS = [
         "resnet18-double-maxout",
         "resnet18-double with two slopes a channel (AdaBin)",
         build=_resnet(replace(_WIDE, block="double", activation="maxout")),
+    ),
+    _cifar(
+        "resnet18-double-rprelu",
+        "resnet18-double with a PReLU between learned shifts (ReActNet)",
+        build=_resnet(replace(_WIDE, block="double", activation="rprelu")),
     ),
     _cifar("vgg-small", "five binary convolutions, pool before batch norm", build=build_vgg_small),
     _cifar("react18", "ReActNet-style ResNet-18: 16 one-convolution blocks, RPReLU", build=_resnet(_REACT)),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lcrbnn.methods import METHODS, Method
 from lcrbnn.methods.biper import BiperWeight
 from lcrbnn.methods.rbnn import RbnnActivation
-from lcrbnn.methods.siman import SimanWeight
+from lcrbnn.methods.siman import SimanActivation, SimanWeight
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 
 LEARNED = 0.5
@@ -39,7 +39,7 @@ def activation_curve(row: Method, progress: float) -> Curve:
     binarizer.eval().advance(progress)
     _settle(binarizer)
     value = binarizer(x.reshape(1, 1, 1, -1)).value().reshape(-1)
-    coupled = isinstance(binarizer, RbnnActivation)  # it standardises the sample; elsewhere numbers are by themselves
+    coupled = isinstance(binarizer, RbnnActivation | SimanActivation)  # they standardise the sample; no others do
     slope = _diagonal(value, x) if coupled else torch.autograd.grad(value.sum(), x)[0]
     return Curve(x.detach(), value.detach(), slope)
 

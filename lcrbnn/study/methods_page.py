@@ -59,8 +59,11 @@ def _entry(row: Method, refusal: Callable[[Method], str]) -> str:
 
 
 def _said(part: Callable[..., Any]) -> str:
-    """The docstring of a class as one paragraph."""
-    return " ".join((inspect.getdoc(part) or "").split()).replace("|", "\\|").replace("*", "\\*")
+    """The docstring of a class as one paragraph, and that of what it is built on in its own file."""
+    kinds = inspect.getmro(part) if inspect.isclass(part) else ()
+    own: list[Any] = [one for one in kinds if one.__module__ == part.__module__] or [part]
+    said = " ".join(inspect.getdoc(one) or "" for one in own)
+    return " ".join(said.split()).replace("|", "\\|").replace("*", "\\*")
 
 
 def _anchors() -> dict[str, str]:

@@ -14,6 +14,6 @@ __all__ = ["Member", "find", "load", "members", "named"]
 
 def load(name: str) -> Network:
     """The network of this name, in evaluation mode: it answers as its file does, and can be trained on."""
-    from lcrbnn.zoo.file import read_small
+    from lcrbnn.zoo.file import read_member
 
-    return read_small(find(name).path).model
+    return read_member(find(name)).model

@@ -6,6 +6,7 @@ beside them name the tensors of each in order, with their shapes; of those of `h
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.train.build import build_network
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import module_arrays, restore_module
+from lcrbnn.zoo.index import Member
 from lcrbnn.zoo.kept import SIZE, keep
 
 PREFIX = "model"
@@ -77,6 +79,17 @@ def read_small(path: Path) -> Small:
         raise InputError(f"{path} does not describe its own tensors: {error}") from None
     restore_module(net, PREFIX, found, str(path))
     return Small(spec, net.eval(), facts["checkpoint_sha256"])
+
+
+def read_member(member: Member) -> Small:
+    """The network of a line of the list; a file that is whole but not the one that was listed is refused."""
+    small = read_small(member.path)
+    found = hashlib.sha256(member.path.read_bytes()).hexdigest()
+    if found != member.sha256:
+        raise InputError(
+            f"{member.path} is not the file of the list: its SHA-256 begins with {found[:12]}, not {member.sha256[:12]}"
+        )
+    return small
 
 
 def halved(array: np.ndarray) -> tuple[np.ndarray, int]:

@@ -40,6 +40,7 @@ def keep(net: nn.Module) -> None:
     for layer, w in weights.items():
         layer.weight.copy_(w.signs * SIZE)
         layer.weight_binarizer = KeptWeight(layer.weight, w.scale)
+        layer.normalizer = None  # what a regulariser did to the weight is in the scale
 
 
 def _two_levels(name: str, layer: BinaryLayer) -> Binary:

@@ -14,6 +14,7 @@ from lcrbnn.export.refusal import refusal
 from lcrbnn.layers import binary_layers
 from lcrbnn.methods import METHODS, Method, method
 from lcrbnn.methods.abcnet import AbcActivation
+from lcrbnn.methods.biper import BiperWeight
 from lcrbnn.methods.bnnplus import BnnPlusWeight
 from lcrbnn.methods.dsq import SoftSign
 from lcrbnn.methods.ienet import IenetWeight
@@ -70,7 +71,7 @@ def stirred(net: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
         if isinstance(module, AbcActivation | SoftSign):
             for parameter in module.parameters():
                 parameter.mul_(torch.empty(parameter.shape).uniform_(0.8, 1.2))
-        if isinstance(module, BnnPlusWeight | RecuWeight | SimanWeight | IenetWeight):
+        if isinstance(module, BiperWeight | BnnPlusWeight | RecuWeight | SimanWeight | IenetWeight):
             module.alpha.uniform_(0.05, 0.2)
         if isinstance(module, ProxyWeight):
             module.basis.add_(0.1 * torch.randn(module.basis.shape))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from itertools import product
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_only_a_few_methods_add_to_the_loss() -> None:
         net(torch.randn(4, 1, 8, 8))
         if extra_loss(net) is not None:
             adding.add(name)
-    assert adding == {"bnn+", "proxybnn", "lns", "rad"}
+    assert adding == {"bnn+", "proxybnn", "lns", "rad", "biper"}
 
 
 def test_the_step_minimises_it() -> None:
@@ -136,8 +137,10 @@ def test_schedules_are_pure_functions_of_progress() -> None:
             advance(layer, progress)
             advance(layer, progress)
             values[name, progress] = float(layer.get_submodule(where).value)
-    assert [values["recu", p] for p in (0.0, 0.5, 1.0)] == pytest.approx([0.85, math.sqrt(0.85 * 0.99), 0.99])
-    assert [values["reste", p] for p in (0.0, 0.5, 1.0)] == pytest.approx([1, 2, 3])
+    assert [values["recu", p] for p in (0.0, 0.5, 1.0)] == pytest.approx(
+        [0.85, 0.85 + 0.14 * (math.sqrt(math.e) - 1) / (math.e - 1), 0.99]
+    )
+    assert [values["reste", p] for p in (0.0, 0.5, 1.0)] == pytest.approx([1, 3 - math.sqrt(2), 3])
     assert isinstance(layer.weight_binarizer.power, Schedule)
 
 
@@ -274,8 +277,33 @@ def test_bases_bits_and_offsets_are_counted() -> None:
     assert abc.stored_bits == 2 * 216 + 32 * 6  # two bits a weight; b and v of three bases
     assert abc.element_wise == 3 * 100 + 2 * 150 + 150  # signs, scales of two bases, their sum
     assert cost("ie-net").bit_operations == 2 * plain.bit_operations
-    assert cost("sq-twn").stored_bits == 2 * 216
+    assert cost("sq-twn").stored_bits == cost("sq-twn").weight_bits == 2 * 216
     assert cost("adabin").binary_macs == plain.binary_macs + 36 * 25  # a filter of ones for the offset
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("bnn", 0), ("proxybnn", 0), ("lns", 0), ("rbnn", 6), ("dsq", 2), ("recu", 6), ("adabin", 2)]
+)
+def test_what_only_training_needs_is_not_stored(name: str, numbers: int) -> None:
+    """A basis, a mapping network, an angle: a file has the signs that they lead to."""
+    cost = count(nn.Sequential(BinaryConv2d(4, 6, 3, padding=1, method=name)), (4, 5, 5))
+    assert cost.stored_bits == 216 + 32 * numbers
+    layer = BinaryConv2d(4, 6, 3, method=name)
+    for binarizer in (layer.weight_binarizer, layer.input_binarizer):
+        known = dict(binarizer.named_parameters())
+        assert set(binarizer.training_only) <= set(known)
+
+
+@pytest.mark.parametrize("chosen", METHODS.values(), ids=METHODS)
+def test_a_layer_can_be_pickled(chosen: Method) -> None:
+    layer = BinaryConv2d(3, 4, 3, padding=1, method=chosen)
+    layer.weight_binarizer.fit((5, 5))
+    advance(layer, 0.5)
+    twin = pickle.loads(pickle.dumps(layer)).eval()
+    x = torch.randn(2, 3, 5, 5)
+    advance(twin, 0.7)
+    advance(layer, 0.7)
+    assert torch.equal(twin(x), layer.eval()(x))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
@@ -325,6 +353,8 @@ def test_a_step_is_one_graph(chosen: Method) -> None:
         (lambda w: method("rad", penalty=-1).activation_binarizer(1), "penalty of rad must be"),
         (lambda w: method("reste", o_end=0.5).activation_binarizer(1), "o_end of reste must be"),
         (lambda w: method("biper", frequency=0).weight_binarizer(w), "frequency of biper must be"),
+        (lambda w: method("biper", switch=1.5).weight_binarizer(w), "switch of biper must be"),
+        (lambda w: method("biper", penalty=-1).weight_binarizer(w), "penalty of biper must be"),
         (lambda w: method("horq", "1/5"), "horq has no bit width '1/5'"),
     ],
 )

@@ -37,8 +37,14 @@ def _dsq(x: float, alpha: float = 0.2) -> float:
     return k / (1 - alpha) * (1 - math.tanh(k * x) ** 2) if abs(x) <= 1 else 0.0
 
 
-def _reste(x: float, o: float = 2.0) -> float:
+O_HALF = 3 - math.sqrt(2)  # 1 + 2 (1 - cos(pi / 4))
+
+
+def _reste(x: float, o: float = O_HALF) -> float:
     return 0.1 ** (1 / o) / 0.1 if abs(x) <= 0.1 else abs(x) ** ((1 - o) / o) / o if abs(x) <= 1.5 else 0.0
+
+
+SECOND_BRANCH = 5e-4  # the mean of the released code's start, uniform on [0, 0.001)
 
 
 def _iee(x: float) -> float:
@@ -62,11 +68,10 @@ ACTIVATIONS: dict[str, tuple[list[float], list[float]]] = {
     "hwgq": ([0, 0, 0, 0, 0, 0.538, 1.076, 1.614], [0, 0, 0, 0, 1, 1, 1, 1]),
     "horq": ([_horq(x) for x in GRID], [0, 0, 1, 1, 1, 1, 0, 0]),
     "recu": (SIGNS, TRIANGLE),
-    "siman": (SIGNS, TRIANGLE),
     "biper": (SIGNS, TRIANGLE),
-    "adabin": (SIGNS, [1 - math.tanh(0.1 * x) ** 2 for x in GRID]),  # t = 0.1, k = 10
+    "adabin": (SIGNS, TRIANGLE),
     "reste": (SIGNS, [_reste(x) for x in GRID]),
-    "ie-net": ([-2, -2, 0, 0, 0, 2, 2, 2], [_iee(x + 0.5) + _iee(x - 0.5) for x in GRID]),
+    "ie-net": ([s * (1 + SECOND_BRANCH) for s in SIGNS], [_iee(x) * (1 + SECOND_BRANCH) for x in GRID]),
 }
 
 
@@ -98,8 +103,7 @@ def test_in_training_the_deviation_of_a_sample_sets_the_width_of_the_slope_and_n
     s = torch.tensor(GRID, dtype=torch.float64).std().item()
     mean = sum(GRID) / n
     if name == "ie-net":
-        slopes = [[_iee((v + c) / s) for v in GRID] for c in (0.5, -0.5)]
-        moved = [[(v + c) for v in GRID] for c in (0.5, -0.5)]
+        slopes, moved = [[g * _iee(v / s) for v in GRID] for g in (1, SECOND_BRANCH)], [GRID, GRID]
     else:
         slopes, moved = [[max(0.0, 2 - 2 * abs(v / s)) for v in GRID]], [GRID]
     expected = [
@@ -138,14 +142,18 @@ def _mapped(w: np.ndarray) -> np.ndarray:
     return (kernels + np.tanh(kernels @ ENTER) @ LEAVE).reshape(2, 12)
 
 
-def _size(w: np.ndarray) -> np.ndarray:  # siman at half of training: 7.5 % are cut at each end, of 11 steps one
-    ranked = np.sort(POINT, 1)
-    return np.abs(np.clip(w, ranked[:, 1:2], ranked[:, 10:11]))
+def _size(w: np.ndarray) -> np.ndarray:
+    return np.abs(_even(w))
 
 
-def _reste_curve(x: np.ndarray, o: float = 2.0) -> np.ndarray:
+def _reste_curve(x: np.ndarray, o: float = O_HALF) -> np.ndarray:
     outside = np.sign(x) * np.minimum(np.abs(x), 1.5) ** (1 / o)
     return np.where(np.abs(x) <= 0.1, x * 0.1 ** (1 / o) / 0.1, outside)
+
+
+def _reste_value(w: np.ndarray) -> np.ndarray:
+    """The layer's scale times a sign that moves by its curve: both take gradient."""
+    return np.abs(w).mean() * (np.sign(POINT) + _reste_curve(w) - _reste_curve(POINT))
 
 
 def _iee_curve(x: np.ndarray) -> np.ndarray:
@@ -168,7 +176,8 @@ def _mean_size(v: np.ndarray) -> np.ndarray:
 RANKED = np.sort(POINT, 1)
 ABC = np.sign(POINT - POINT.mean())
 ABC_SCALE = (ABC * POINT).sum() / (24 * (1 + 1e-6))
-Q = _mean_size(math.sqrt(8) * _even(POINT)) * -math.log(2 - 2 * 0.85 * math.sqrt(0.99 / 0.85))
+TAU = 0.85 + 0.14 * (math.sqrt(math.e) - 1) / (math.e - 1)
+Q = np.abs(math.sqrt(8) * _even(POINT)).mean() * -math.log(2 - 2 * TAU)
 DELTA = 0.7 * _mean_size(POINT - POINT.mean(1, keepdims=True))
 TERNARY = np.where(np.abs(POINT) > DELTA, np.sign(POINT), 0)
 TERNARY_SCALE = (np.abs(POINT) * np.abs(TERNARY)).sum(1, keepdims=True) / np.abs(TERNARY).sum(1, keepdims=True)
@@ -179,7 +188,7 @@ DSQ_K = math.log(9) / (2 * DSQ_U)
 # Name -> (the value meant, the real curve whose derivative is the gradient), in evaluation mode at half of training,
 # with learned scales a filter of 1/2.
 SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
-    "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * (w - w.mean())),
+    "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * w),
     "bnn+": (0.5 * np.sign(POINT), lambda w: 0.5 * _swish_sign(w)),
     "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), lambda w: _mean_size(_mixed(POINT)) * _mixed(w)),
     "dsq": (DSQ_U * np.sign(POINT), lambda w: DSQ_U * np.tanh(DSQ_K * np.clip(w, -DSQ_U, DSQ_U)) / 0.8),
@@ -194,8 +203,8 @@ SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "recu": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * np.clip(math.sqrt(8) * _even(w), -Q, Q)),
     "siman": (0.5 * np.where(np.sort(SIZE, 1)[:, 6:7] <= SIZE, 1, -1), lambda w: 0.5 * _size(w)),
     "adabin": (_adabin_curve(POINT), _adabin_curve),
-    "reste": (np.abs(POINT).mean() * np.sign(POINT), lambda w: np.abs(POINT).mean() * _reste_curve(w)),
-    "biper": (_mean_size(np.sin(20 * POINT)) * np.sign(np.sin(20 * POINT)), lambda w: np.sin(20 * w)),
+    "reste": (np.abs(POINT).mean() * np.sign(POINT), _reste_value),
+    "biper": (0.5 * np.sign(np.sin(20 * POINT)), lambda w: 0.5 * np.sin(20 * w)),
     "ie-net": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * _iee_curve(_even(w))),
 }
 
@@ -277,7 +286,7 @@ def test_abc_nets_activations_are_a_staircase() -> None:
 
 def test_in_training_slb_is_an_expectation_and_biper_and_bwnh_are_real_at_first() -> None:
     w = torch.from_numpy(FILTERS)
-    for name, early in (("slb", np.tanh(POINT)), ("biper", np.sin(20 * POINT)), ("bwnh", POINT)):
+    for name, early in (("slb", np.tanh(POINT)), ("biper", 0.5 * np.sin(20 * POINT)), ("bwnh", POINT)):
         binarizer = prepared(name).train()
         binarizer.advance(0.0)
         binary = binarizer(w)
@@ -297,7 +306,79 @@ def test_the_gradient_of_bipers_first_stage_is_that_of_its_second() -> None:
         meant(binarizer(w)).sum().backward()
         found.append(w.grad)
     torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0].reshape(2, 12), torch.from_numpy(20 * np.cos(20 * POINT)))
+    torch.testing.assert_close(found[0].reshape(2, 12), torch.from_numpy(0.5 * 20 * np.cos(20 * POINT)))
+
+
+def test_bipers_two_stages_can_be_two_runs() -> None:
+    w = torch.from_numpy(FILTERS)
+    for switch, progress, hard in ((0.0, 0.0, True), (1.0, 0.999, False), (0.25, 0.2, False), (0.25, 0.25, True)):
+        binarizer = prepared("biper", switch=switch).train()
+        binarizer.advance(progress)
+        assert (binarizer(w).signs.unique().numel() == 2) == hard
+
+
+def test_bipers_penalty_is_the_mean_square_of_its_sines() -> None:
+    found = prepared("biper", penalty=0.3).penalty(torch.from_numpy(FILTERS))
+    assert float(found) == pytest.approx(0.3 * np.mean(0.5 - 0.5 * np.cos(40 * POINT)))
+
+
+def test_simans_activations_are_signs_of_what_is_above_the_mean_of_a_sample() -> None:
+    """In both modes, as in the released code; the slope is Bi-Real's, of the standardised sample."""
+    binarizer = METHODS["siman"].activation_binarizer(1)
+    assert binarizer is not None
+    x = torch.tensor([GRID, [v + 3 for v in GRID]], dtype=torch.float64).reshape(2, 1, 1, -1).requires_grad_()
+    even = [(v - sum(GRID) / len(GRID)) / np.std(GRID, ddof=1) for v in GRID]
+    for mode in (True, False):
+        value = binarizer.train(mode)(x).value()
+        assert value.flatten().tolist() == [1.0 if v >= 0 else -1.0 for v in even] * 2
+        (own,) = torch.autograd.grad(value[0, 0, 0, 2], x, retain_graph=True)
+        slope, n, s = max(0.0, 2 - 2 * abs(even[2])), len(GRID), np.std(GRID, ddof=1)
+        wanted = [slope / s * ((i == 2) - 1 / n - even[2] * even[i] / (n - 1)) for i in range(n)]
+        torch.testing.assert_close(own[0].flatten(), torch.tensor(wanted, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 0.9])
+def test_siman_centres_its_latent_weights_and_cuts_their_magnitudes(progress: float) -> None:
+    binarizer = prepared("siman")
+    binarizer.advance(progress)
+    w = torch.from_numpy(FILTERS.copy())
+    binarizer.project(w)
+    centred = POINT - POINT.mean(1, keepdims=True)
+    low, high = np.percentile(np.abs(centred), [15 * (1 - progress), 100 - 15 * (1 - progress)])  # of the layer
+    wanted = np.clip(np.abs(centred), low, high) * np.sign(centred)
+    torch.testing.assert_close(w.reshape(2, 12), torch.from_numpy(wanted), atol=1e-6, rtol=1e-6)
+
+
+def test_half_of_a_filter_of_siman_is_positive_of_an_odd_one_the_smaller_half() -> None:
+    weight = torch.tensor(RNG.normal(0, 1, (3, 1, 3, 3)))
+    signs = METHODS["siman"].weight_binarizer(weight).double()(weight).signs
+    assert (signs > 0).flatten(1).sum(1).tolist() == [4, 4, 4]
+
+
+def test_the_branches_of_ie_net_have_shifts_and_a_factor_of_their_own() -> None:
+    binarizer = METHODS["ie-net"].activation_binarizer(2)
+    assert binarizer is not None
+    binarizer.first.data.copy_(torch.tensor([0.5, 0.0]))
+    binarizer.second.data.copy_(torch.tensor([0.0, -0.5]))
+    binarizer.factor.data.fill_(0.25)
+    value = binarizer.eval()(torch.tensor([[-0.2, 0.3]]).reshape(1, 2, 1, 1)).value()
+    assert value.flatten().tolist() == [1 - 0.25, 1 - 0.25]
+
+
+def test_adabins_levels_take_the_whole_gradient_of_a_map() -> None:
+    binarizer = METHODS["adabin"].activation_binarizer(1)
+    assert binarizer is not None
+    binarizer.double()
+    a, b = 2.0, 0.25
+    binarizer.scale.data.fill_(a)
+    binarizer.center.data.fill_(b)
+    binarizer(torch.tensor(GRID, dtype=torch.float64).reshape(1, 1, 1, -1)).value().sum().backward()
+    even = [(x - b) / a for x in GRID]
+    slope = [max(0.0, 2 - 2 * abs(v)) for v in even]
+    signs = [1 if v >= 0 else -1 for v in even]
+    assert float(binarizer.center.grad) == pytest.approx(sum(a - s for s in slope))
+    by_scale = sum(sign + b - s * v for sign, s, v in zip(signs, slope, even, strict=True))
+    assert float(binarizer.scale.grad) == pytest.approx(by_scale)
 
 
 def test_adabins_activations_are_those_of_its_code_and_not_of_its_paper() -> None:

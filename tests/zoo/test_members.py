@@ -140,6 +140,25 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(
     assert "no network of the zoo is called 'digit'; there are" in capsys.readouterr().err
 
 
+def test_a_file_that_is_not_the_listed_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be whole, and still another network: the list's figure would not be its own."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "index.json").write_bytes((index.FOLDER / "index.json").read_bytes())
+    (tmp_path / "files" / f"{SMALL}.safetensors").write_bytes(MEMBERS["resnet20-irnet"].path.read_bytes())
+    monkeypatch.setattr(index, "FOLDER", tmp_path)
+    for words in (
+        ["eval", f"zoo:{SMALL}"],
+        ["predict", f"zoo:{SMALL}", "a.png"],
+        ["export", f"zoo:{SMALL}", "-o", "a.bnn"],
+    ):
+        assert main(words) == 2
+        assert f"{SMALL}.safetensors is not the file of the list: its SHA-256" in capsys.readouterr().err
+    with pytest.raises(lcrbnn.InputError, match="not the file of the list"):
+        lcrbnn.zoo.load(SMALL)
+
+
 def test_a_network_of_the_zoo_can_be_trained_on() -> None:
     net = lcrbnn.zoo.load(SMALL)
     train, _ = load_digits()
