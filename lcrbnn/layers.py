@@ -97,16 +97,22 @@ class BinaryLayer(nn.Module):
         border = 0.0 if binarizer.real_border else binarizer.padding_sign(value)
         if a.bases > 1:
             y = self._multiply(a.signs.flatten(0, 1), signs, border).unflatten(0, (a.bases, -1))
-            y = (y if a.scale is None else y * a.scale).sum(0)
+            y = (y if a.scale is None else y * _narrow(a.scale, y)).sum(0)
         else:
             y = self._multiply(a.signs, signs, border)
-            y = y if a.scale is None else y * a.scale
+            y = y if a.scale is None else y * _narrow(a.scale, y)
         if outside:  # offset and border by themselves, as a real map that is the same for every sample
             still = torch.zeros_like(a.signs[0] if a.bases > 1 else a.signs)[:1]
             return y + self._multiply(still if a.offset is None else still + a.offset, signs, value)
         if a.offset is not None:  # the border was padded in the signs' own terms, so the offset sees every tap
-            y = y + a.offset * signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
+            sums = signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
+            y = (y + a.offset * sums).to(y.dtype)
         return y
+
+
+def _narrow(scale: Tensor, y: Tensor) -> Tensor:
+    """The scale of an activation in the output's type, which a wider one would widen; a single number cannot."""
+    return scale.to(y.dtype) if scale.dim() else scale
 
 
 class Normalizer(nn.Module):

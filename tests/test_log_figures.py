@@ -84,6 +84,8 @@ def test_runs_as_one_graph() -> None:
     rates = [found["images_per_second"] / 1000 for found in (five, team)]
     assert "side by side {:.1f} k images a second, as a team {:.1f} k".format(*rates) in LOG
     assert f"after {team['first_step_cold_s']:.0f} instead of {five['first_step_cold_s']:.0f} s" in LOG
+    steps = [1000 * found["ms_per_step"] for found in (team, five)]
+    assert "A step takes {:,.0f} µs a run instead of {:.0f}".format(*steps) in LOG
     kernels = team["kernels"]
     ours = sum(kernels["top"][name][0] for name in ("_convolve", "_correlate"))
     assert f"launches {kernels['count']} kernels a run and step instead of {five['kernels']['count']}" in LOG

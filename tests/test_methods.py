@@ -277,6 +277,7 @@ def test_rbnn_passes_no_gradient_to_its_weight_at_the_published_start() -> None:
             "centre weights over input channels, .* has one",
         ),
         (lambda: method("irnet").weight_binarizer(torch.ones(2, 1))(torch.ones(2, 1)), "standardises each filter"),
+        (lambda: method("siman").activation(1)(torch.ones(2, 1)), "standardises each sample"),
         (
             lambda: method("xnor++").weight_binarizer(torch.ones(2, 2, 3, 3))(torch.ones(2, 2, 3, 3)),
             "has not heard the image size",

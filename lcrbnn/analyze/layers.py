@@ -27,24 +27,28 @@ IMAGES = 128  # of the batch whose maps are compared: the first training images,
 DIGITS = 5
 
 
-def first_images(spec: Spec, options: Options, count: int = IMAGES, known: Faults | None = None) -> Tensor:
+def first_images(
+    spec: Spec, options: Options, count: int = IMAGES, known: Faults | None = None, names: tuple[str, ...] = ()
+) -> Tensor:
     """The first training images of a run's data set, normalised; no test image is looked at.
 
     Of a tree, which lies class by class, evenly spaced ones; `known` are its broken ones, if that was found out before.
+    With names of classes, images of others are refused.
     """
-    row, device = data_row(spec), find_device(options.device)
+    row, device = data_row(spec, names), find_device(options.device)
     if row.tree is None:
         return next(Batches(row.load(options.data_folder).train, row, device).plain(count)).images
     with ExitStack() as held:
         files = replace(options.files, workers=0, cache="no")
-        train = open_splits([spec.but(images="all")], files, device, held, known)[0].train
+        train = open_splits([spec.but(images="all")], files, device, held, known, names=names)[0].train
         return normalize(train.sample(min(count, len(train))).images, train.scale, train.shift)
 
 
 def look_at_run(run: Path, options: Options) -> dict[str, Any]:
     """What the record of a run holds of its layers."""
-    spec, model, _ = load_network(RunFolder(run))
-    return describe(model, first_images(spec, options, known=RunFolder(run).read_broken()))
+    folder = RunFolder(run)
+    spec, model, _ = load_network(folder)
+    return describe(model, first_images(spec, options, known=folder.read_broken(), names=folder.read_classes()))
 
 
 def describe(model: Network, images: Tensor) -> dict[str, Any]:

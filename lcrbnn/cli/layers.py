@@ -37,17 +37,19 @@ def execute(args: argparse.Namespace) -> int:
     choose(KINDS, args.kind, "kind of figure")
     number(args.images, "--images", low=2, high=10_000, whole=True)
     loaded = _load(args.networks)
-    specs = [spec for spec, _ in loaded.values()]
-    if len({(spec.data, spec.model) for spec in specs}) > 1:
-        raise InputError("networks of one figure are built alike and learned the same data")
-    images = first_images(specs[0], Options(args.device, args.data_folder), args.images)
-    models = {label: model for label, (_, model) in loaded.items()}
+    specs = [spec for spec, *_ in loaded.values()]
+    names = {names for *_, names in loaded.values() if names}
+    if len({(spec.data, spec.model) for spec in specs}) > 1 or len(names) > 1:
+        raise InputError("networks of one figure are built alike and learned the same data and classes")
+    options = Options(args.device, args.data_folder)
+    images = first_images(specs[0], options, args.images, names=next(iter(names), ()))
+    models = {label: model for label, (_, model, _) in loaded.items()}
     found = _measured(models, images)
     weights, maps, record = (args.out / name for name in (f"weights.{args.kind}", f"maps.{args.kind}", "layers.json"))
     draw_weights({label: one["weights"] for label, one in found.items()}, weights)
     matrices = _matrices(next(iter(models.values())), images)
     draw_maps(matrices, {label: one["maps"] for label, one in found.items()}, maps)
-    write_record(record, "layers", {label: spec.stored() for label, (spec, _) in loaded.items()}, found)
+    write_record(record, "layers", {label: spec.stored() for label, (spec, *_) in loaded.items()}, found)
     print(weights, maps, record, sep="\n")
     return 0
 
@@ -75,7 +77,7 @@ def _matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
 
 
 def _load(given: list[str]) -> dict[str, Any]:
-    """Spec and network of each, by its name."""
+    """Spec and network of each, and the names of the classes that it learned if it keeps them, by its own name."""
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.study.weights import read_weights
     from lcrbnn.train.build import load_network
@@ -87,7 +89,10 @@ def _load(given: list[str]) -> dict[str, Any]:
         label = name if sign else _name(path)
         if label in loaded:
             raise InputError(f"two networks are called {label!r}: say NAME=NETWORK")
-        loaded[label] = (load_network(RunFolder(path)) if path.is_dir() else read_weights(path))[:2]
+        if path.is_dir():
+            loaded[label] = (*load_network(RunFolder(path))[:2], RunFolder(path).read_classes())
+        else:
+            loaded[label] = (*read_weights(path)[:2], ())
     return loaded
 
 

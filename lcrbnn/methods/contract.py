@@ -243,9 +243,12 @@ def standardize_filters(weight: Tensor) -> Tensor:
 
 def standardize_samples(x: Tensor) -> Tensor:
     """Each sample minus its mean, over its (n-1) standard deviation, inside the graph."""
-    flat = x.flatten(1)
-    spread, mean = torch.std_mean(flat, dim=1, keepdim=True)
-    return ((flat - mean) / spread.clamp_min(1e-5)).view_as(x)
+    if x[0].numel() < 2:
+        raise InputError(
+            f"this method standardises each sample, and a map of shape {tuple(x.shape)} has one number a sample"
+        )
+    spread, mean = torch.std_mean(x, dim=tuple(range(1, x.dim())), keepdim=True)
+    return (x - mean) / spread.clamp_min(1e-5)
 
 
 def sample_deviation(x: Tensor) -> Tensor:

@@ -82,8 +82,8 @@ def main(pipe: int, memory: int, side: int, margin: float) -> None:
                 os._exit(0)  # nothing here is worth tidying: memory and files go with the process
             try:
                 reply = Reply(chunk.number, fill(chunk, squares, margin, files))
-            except Failed as error:
-                reply = Reply(chunk.number, {}, str(error))
+            except Exception as error:
+                reply = Reply(chunk.number, {}, str(error) if isinstance(error, Failed) else repr(error)[:500])
             try:
                 connection.send(reply)
             except OSError:

@@ -256,6 +256,7 @@ def test_no_figure_is_read_on_images_of_other_classes(
         ["eval", str(straight), "--final"],
         ["attack", str(straight), "--attacks", "fgsm", "--eps", "1/255", "--images", "4"],
         ["analyze", str(straight), "--images", "4"],
+        ["layers", str(straight), "--images", "4", "-o", str(tmp_path / "layers")],
     ):
         assert main([*words, *where]) == 2, words
         said = capsys.readouterr().err
