@@ -232,21 +232,20 @@ def mean_magnitude(weight: Tensor) -> Tensor:
 
 def standardize_filters(weight: Tensor) -> Tensor:
     """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0."""
-    if weight[0].numel() < 2:
-        raise InputError(
-            f"this method standardises each filter, and a weight of shape {tuple(weight.shape)} has one number a filter"
-        )
-    # Over all axes but the first, not over a flattened weight: that would copy one stored channels last.
-    spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
-    return (weight - mean) / spread.clamp_min(1e-5)
+    return _standardize(weight, "filter", "weight")
 
 
 def standardize_samples(x: Tensor) -> Tensor:
-    """Each sample minus its mean, over its (n-1) standard deviation, inside the graph."""
+    """The same for each sample of a batch of maps."""
+    return _standardize(x, "sample", "map")
+
+
+def _standardize(x: Tensor, each: str, whole: str) -> Tensor:
     if x[0].numel() < 2:
         raise InputError(
-            f"this method standardises each sample, and a map of shape {tuple(x.shape)} has one number a sample"
+            f"this method standardises each {each}, and a {whole} of shape {tuple(x.shape)} has one number a {each}"
         )
+    # Over all axes but the first, not over a flattened tensor: that would copy one stored channels last.
     spread, mean = torch.std_mean(x, dim=tuple(range(1, x.dim())), keepdim=True)
     return (x - mean) / spread.clamp_min(1e-5)
 
