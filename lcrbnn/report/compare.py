@@ -51,16 +51,26 @@ def difference_dot(ours: Seeds, control: Seeds) -> Dot | None:
 
 
 def comparison(title: str, groups: Sequence[Group], measures: Sequence[Measure]) -> Table | None:
-    """A line a measure that some run has: each group's mean, and its difference to the first group's."""
+    """A line a measure that some run has: each group's mean, and its difference to the first group's.
+
+    A number that some runs lack says of how many seeds it is.
+    """
     columns = ["", *(f"{group.name}, mean {LEVEL}" for group in groups)]
     columns += [f"{group.name} − {groups[0].name} {LEVEL}" for group in groups[1:]]
     rows = []
     for measure in measures:
         values = [group.values(measure.pick) for group in groups]
         if any(values):
-            cells = [measure.title, *(_mean(one, measure.shown) for one in values)]
+            cells = [measure.title + _partly(groups, values), *(_mean(one, measure.shown) for one in values)]
             rows.append((*cells, *(_difference(one, values[0], measure.shown) for one in values[1:])))
     return Table(title, tuple(columns), tuple(rows)) if rows else None
+
+
+def _partly(groups: Sequence[Group], values: Sequence[Seeds]) -> str:
+    counts = [(len(one), len(group.runs)) for one, group in zip(values, groups, strict=True)]
+    if all(known == count for known, count in counts):
+        return ""
+    return f" ({', '.join(dict.fromkeys(f'{known} of {count}' for known, count in counts))} seeds)"
 
 
 def _mean(values: Seeds, shown: str) -> str:

@@ -64,6 +64,17 @@ def test_accuracies_are_those_of_the_records_with_paired_differences(report: Rep
     assert [cells[0] for cells in seeds.values()] == [f"{top:.2f}" for top in none]
 
 
+def test_a_number_that_some_runs_lack_says_of_how_many_seeds_it_is(runs: list[str], tmp_path: Path) -> None:
+    records = make_records(tmp_path / "records", runs)
+    for path in records.rglob("*.json"):
+        stored = json.loads(path.read_text())
+        if stored["kind"] == "attack" and stored["settings"]["run"]["seed"] == 2:
+            path.unlink()
+    rows = _table(_gather(runs, records), "In short", "Main figures")
+    assert "right after all attacks at 2/255, % (2 of 3 seeds)" in rows
+    assert "accuracy on test images, %" in rows
+
+
 def test_settings_say_what_differs(report: Report) -> None:
     text, table = _parts(report, "What was trained")
     assert text == "What differs between the groups: share (0 / 0.03); ramp (0 / 400)."
