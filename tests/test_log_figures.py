@@ -41,9 +41,38 @@ def test_the_table_of_the_literal_form() -> None:
     for arm in ("paper-1e-3", "paper-1e-2", "paper-1e-1"):
         shares = listed(last(f"cifar10-paper/{arm}", "share"), 4).replace("0.", ".")
         assert f"| `{arm}` | {listed(last(f'cifar10-paper/{arm}', 'valid'))} | {shares} |" in LOG
-    levels = [f"{statistics.fmean(last(f'cifar10-paper/paper-1e-{k}', 'valid')):.1f}" for k in (3, 2, 1)]
+    levels = [f"{statistics.fmean(last(f'cifar10-paper/paper-1e-{k}', 'valid')):.1f}" for k in (5, 4, 3, 2, 1)]
     claims = (ROOT / "docs" / "claims.md").read_text()
-    assert "{}, {} and {} for λ = .001, .01 and .1".format(*levels) in claims
+    assert "{}, {}, {}, {} and {} for λ = .00001, .0001, .001, .01 and .1".format(*levels) in claims
+
+
+def test_the_literal_form_at_small_strengths() -> None:
+    pairs = {"without": ("cifar10-late/none-bfloat16", "cifar10-paper-plain/none")}
+    for k in (5, 4, 3):
+        pairs[f"`paper-1e-{k}`"] = (f"cifar10-paper/paper-1e-{k}", f"cifar10-paper-plain/paper-1e-{k}")
+    for title, arms in pairs.items():
+        assert f"| {title} | {' | '.join(listed(last(arm, 'valid')) for arm in arms)} |" in LOG
+    for study in ("cifar10-paper", "cifar10-paper-plain"):
+        means = {k: statistics.fmean(last(f"{study}/paper-1e-{k}", "valid")) for k in (5, 4, 3)}
+        assert max(means, key=means.__getitem__) == 5
+    table = runs("cifar10-paper-plain/paper-1e-5")[2]["figures"]["over_training"]
+    at = {row["epoch"]: row for row in table}
+    before, after = at[15], at[19]
+    assert f"from {before['valid']:.1f} % after epoch 15" in LOG
+    assert f"the ratio of one layer is {max(before['ratios']):.0f}" in LOG
+    assert f"to {after['valid']:.1f} % after epoch 19" in LOG
+    assert f"a mean loss of {at[31]['loss']:.0f} in epoch 31" in LOG
+
+
+def test_full_precision() -> None:
+    test = [run["readings"][0]["top1"] for run in runs("cifar10-real/none")]
+    mean = statistics.fmean(test)
+    assert f"{listed(test)}, mean {mean:.2f} ({statistics.stdev(test):.2f})" in LOG
+    lost = {
+        name: mean - statistics.fmean(run["readings"][0]["top1"] for run in runs(f"cifar10-{name}/none", seeds))
+        for name, seeds in (("double", 8), ("plain", 5))
+    }
+    assert f"cost {lost['double']:.1f} points here with double skips and {lost['plain']:.1f} with one skip" in LOG
 
 
 def test_the_table_of_the_large_decay() -> None:
