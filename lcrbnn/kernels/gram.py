@@ -1,4 +1,4 @@
-"""Gram matrices of maps: all inner products between the rows of a map, summed in float32."""
+"""Products of maps over a batch: all inner products between the rows of two maps, or of one, summed in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lcrbnn.kernels.support import usable
 
 PARTS = 16  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
 _MOST_ROWS = 128
-_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 def grams(maps: Sequence[Tensor]) -> Tensor:
@@ -19,33 +19,60 @@ def grams(maps: Sequence[Tensor]) -> Tensor:
 
     Maps narrower than float32 are read as they are and summed in float32; float64 stays float64.
     """
-    if _takes(maps):
-        return gram_parts(list(maps)).sum(1)
-    return torch.stack([_product(x if x.dtype.itemsize >= 4 else x.float()) for x in maps])
+    if all(_takes(x, (*_NARROW, torch.float32)) for x in maps):
+        return product_parts(list(maps), []).sum(1)
+    return torch.stack([_product(x, x) for x in maps])
 
 
-def _product(x: Tensor) -> Tensor:
-    return x @ x.mT
+def products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Tensor:
+    """X Y^T of each pair of maps (n, d), as `grams` does it for a map and itself; a pair may differ in type."""
+    pairs = list(zip(lefts, rights, strict=True))
+    taken = [(x, y) for x, y in pairs if _goes_together(x, y)]
+    if not taken:
+        return torch.stack([_product(x, y) for x, y in pairs])
+    found = product_parts([x for x, _ in taken], [y for _, y in taken]).sum(1)
+    if len(taken) == len(pairs):
+        return found
+    rows = iter(found.unbind())
+    return torch.stack([next(rows) if _goes_together(x, y) else _product(x, y) for x, y in pairs])
 
 
-def _takes(maps: Sequence[Tensor]) -> bool:
-    return usable(*maps) and all(
-        x.dtype in _TYPES and 0 < x.shape[0] <= _MOST_ROWS and 0 < x.numel() < 2**31 for x in maps
-    )
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    x, y = (m if m.dtype.itemsize >= 4 else m.float() for m in (x, y))
+    return x @ y.mT
 
 
-@torch.library.custom_op("lcrbnn::gram_parts", mutates_args=())
-def gram_parts(maps: Sequence[Tensor]) -> Tensor:
-    """The products of each piece of the rows, (b, PARTS, n, n) in float32: summed over the pieces, Gram matrices."""
+def _goes_together(x: Tensor, y: Tensor) -> bool:
+    # Two float32 maps stay with torch: the kernel has no tensor cores for them, and torch cuts them finer.
+    return x.dtype == y.dtype and _takes(x, _NARROW) and _takes(y, _NARROW)
+
+
+def _takes(x: Tensor, types: tuple[torch.dtype, ...]) -> bool:
+    return usable(x) and x.dtype in types and 0 < x.shape[0] <= _MOST_ROWS and 0 < x.numel() < 2**31
+
+
+@torch.library.custom_op("lcrbnn::product_parts", mutates_args=())
+def product_parts(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Tensor:
+    """The products of each piece of the rows, (b, PARTS, n, n) in float32, to be summed over the pieces.
+
+    Without any on the right, each map is multiplied with itself.
+    """
     from lcrbnn.kernels.gram_triton import launch
 
-    rows = maps[0].shape[0]
-    out = torch.empty((len(maps), PARTS, rows, rows), dtype=torch.float32, device=maps[0].device)
-    launch([x if x.stride(1) == 1 and 0 <= x.stride(0) <= x.shape[1] else x.contiguous() for x in maps], out)
+    out = _empty_parts(lefts)
+    launch([_in_rows(x) for x in lefts], [_in_rows(x) for x in rights], out)
     return out
 
 
-@gram_parts.register_fake
-def _(maps: Sequence[Tensor]) -> Tensor:
+@product_parts.register_fake
+def _(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Tensor:
+    return _empty_parts(lefts)
+
+
+def _empty_parts(maps: Sequence[Tensor]) -> Tensor:
     rows = maps[0].shape[0]
     return torch.empty((len(maps), PARTS, rows, rows), dtype=torch.float32, device=maps[0].device)
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    return x if x.stride(1) == 1 and 0 <= x.stride(0) <= x.shape[1] else x.contiguous()

@@ -1,7 +1,7 @@
-"""The kernel behind gram.py: a program multiplies one piece of the rows of one map with itself.
+"""The kernel behind gram.py: a program multiplies one piece of the rows of one map with that of another, or its own.
 
-Up to eight maps share a launch, since one alone leaves most of a GPU idle. Nothing is added up across programs, so that
-the result does not depend on their order.
+Up to eight products share a launch, since one alone leaves most of a GPU idle. Nothing is added up across programs, so
+that the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TOGETHER = 8  # maps a launch
+_TOGETHER = 8  # products a launch
 
 
 @triton.jit
-def _part(x, out, rows, columns, stride, TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _part(
+    x, y, out, rows, columns, step_x, step_y,
+    SAME: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.arange(0, ROWS)
     lane = tl.arange(0, BLOCK)
     first = tl.program_id(0) * TILES
@@ -24,8 +27,11 @@ def _part(x, out, rows, columns, stride, TILES: tl.constexpr, ROWS: tl.constexpr
     for t in range(TILES):
         column = (first + t) * BLOCK + lane
         inside = (row[:, None] < rows) & (column[None, :] < columns)
-        tile = tl.load(x + row[:, None] * stride + column[None, :], mask=inside, other=0.0)
-        total = tl.dot(tile, tl.trans(tile), total, input_precision="ieee")
+        left = tl.load(x + row[:, None] * step_x + column[None, :], mask=inside, other=0.0)
+        right = left
+        if not SAME:
+            right = tl.load(y + row[:, None] * step_y + column[None, :], mask=inside, other=0.0)
+        total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
     wanted = (row[:, None] < rows) & (row[None, :] < rows)
     tl.store(out + row[:, None] * rows + row[None, :], total, mask=wanted)
 
@@ -33,9 +39,11 @@ def _part(x, out, rows, columns, stride, TILES: tl.constexpr, ROWS: tl.constexpr
 @triton.jit
 def _parts(
     x0, x1, x2, x3, x4, x5, x6, x7,
+    y0, y1, y2, y3, y4, y5, y6, y7,
     columns0, columns1, columns2, columns3, columns4, columns5, columns6, columns7,
-    stride0, stride1, stride2, stride3, stride4, stride5, stride6, stride7,
-    out, rows,
+    step_x0, step_x1, step_x2, step_x3, step_x4, step_x5, step_x6, step_x7,
+    step_y0, step_y1, step_y2, step_y3, step_y4, step_y5, step_y6, step_y7,
+    out, rows, SAME: tl.constexpr,
     TILES0: tl.constexpr, TILES1: tl.constexpr, TILES2: tl.constexpr, TILES3: tl.constexpr,
     TILES4: tl.constexpr, TILES5: tl.constexpr, TILES6: tl.constexpr, TILES7: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -43,33 +51,39 @@ def _parts(
     which = tl.program_id(1)
     place = out + (which * tl.num_programs(0) + tl.program_id(0)) * rows * rows
     if which == 0:
-        _part(x0, place, rows, columns0, stride0, TILES0, ROWS, BLOCK)
+        _part(x0, y0, place, rows, columns0, step_x0, step_y0, SAME, TILES0, ROWS, BLOCK)
     elif which == 1:
-        _part(x1, place, rows, columns1, stride1, TILES1, ROWS, BLOCK)
+        _part(x1, y1, place, rows, columns1, step_x1, step_y1, SAME, TILES1, ROWS, BLOCK)
     elif which == 2:
-        _part(x2, place, rows, columns2, stride2, TILES2, ROWS, BLOCK)
+        _part(x2, y2, place, rows, columns2, step_x2, step_y2, SAME, TILES2, ROWS, BLOCK)
     elif which == 3:
-        _part(x3, place, rows, columns3, stride3, TILES3, ROWS, BLOCK)
+        _part(x3, y3, place, rows, columns3, step_x3, step_y3, SAME, TILES3, ROWS, BLOCK)
     elif which == 4:
-        _part(x4, place, rows, columns4, stride4, TILES4, ROWS, BLOCK)
+        _part(x4, y4, place, rows, columns4, step_x4, step_y4, SAME, TILES4, ROWS, BLOCK)
     elif which == 5:
-        _part(x5, place, rows, columns5, stride5, TILES5, ROWS, BLOCK)
+        _part(x5, y5, place, rows, columns5, step_x5, step_y5, SAME, TILES5, ROWS, BLOCK)
     elif which == 6:
-        _part(x6, place, rows, columns6, stride6, TILES6, ROWS, BLOCK)
+        _part(x6, y6, place, rows, columns6, step_x6, step_y6, SAME, TILES6, ROWS, BLOCK)
     else:
-        _part(x7, place, rows, columns7, stride7, TILES7, ROWS, BLOCK)
+        _part(x7, y7, place, rows, columns7, step_x7, step_y7, SAME, TILES7, ROWS, BLOCK)
 
 
-def launch(maps: Sequence[Tensor], out: Tensor) -> None:
-    """Fill out (b, parts, n, n) from maps (n, d) whose rows lie whole in memory."""
+def launch(lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Tensor) -> None:
+    """Fill out (b, parts, n, n) from maps (n, d) whose rows lie whole in memory; with no rights, from lefts alone."""
     parts, rows = out.shape[1], out.shape[2]
     size = max(16, triton.next_power_of_2(rows))
-    for begin in range(0, len(maps), _TOGETHER):
-        some = maps[begin : begin + _TOGETHER]
-        block = 64 if all(x.dtype.itemsize == 2 for x in some) else 16
-        full = [*some, *[some[0]] * (_TOGETHER - len(some))]  # no program looks at those that fill up
-        columns = [x.shape[1] for x in full]
+    for begin in range(0, len(lefts), _TOGETHER):
+        xs = _filled(lefts[begin : begin + _TOGETHER])
+        ys = _filled(rights[begin : begin + _TOGETHER]) if rights else xs
+        block = 64 if all(x.dtype.itemsize == 2 for x in xs) else 16
+        columns = [x.shape[1] for x in xs]
+        steps = [x.stride(0) for x in (*xs, *ys)]
         tiles = [triton.cdiv(count, parts * block) for count in columns]
-        strides = [x.stride(0) for x in full]
+        grid = (parts, min(_TOGETHER, len(lefts) - begin))
         warps = 8 if size == 128 else 4
-        _parts[(parts, len(some))](*full, *columns, *strides, out[begin:], rows, *tiles, size, block, num_warps=warps)
+        _parts[grid](*xs, *ys, *columns, *steps, out[begin:], rows, not rights, *tiles, size, block, num_warps=warps)
+
+
+def _filled(some: Sequence[Tensor]) -> list[Tensor]:
+    """As many maps as a launch takes; no program looks at those that fill up."""
+    return [*some, *[some[0]] * (_TOGETHER - len(some))]

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcrbnn.errors import InputError
-from lcrbnn.kernels.gram import grams
+from lcrbnn.kernels.gram import grams, products
 from lcrbnn.retention.spectral import applied, value
 
 Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
@@ -193,7 +193,7 @@ class BatchStack:
         flat = [_flat(*align(front, back)) for front, back in pairs]
         fronts, backs = ([NORMALIZATIONS[normalization](x) for x in side] for side in zip(*flat, strict=True))
         with torch.no_grad():
-            g = torch.stack([wide(f.x) @ wide(b.x).mT for f, b in zip(fronts, backs, strict=True)])
+            g = products(*([rows.x.detach() for rows in side] for side in (fronts, backs)))
             scales = None
             if fronts[0].scaled:
                 before, after = (_inverses(_lengths(rows), rows) for rows in (fronts, backs))

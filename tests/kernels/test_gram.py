@@ -3,22 +3,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lcrbnn.kernels.gram import PARTS, gram_parts, grams
+from lcrbnn.kernels.gram import PARTS, grams, product_parts, products
 from tests.kernels.interpreted import run_interpreted
 
 # Rows, then the columns of each map: one row, more maps than a launch takes, columns that fill no block, full size.
 CASES = [(1, [1]), (2, [7, 40]), (5, [64, 1, 130, 2000, 33]), (16, [100] * 4), (100, [300, 70]), (128, [4099] * 3)]
 
 
-def exact(maps: list[Tensor]) -> Tensor:
-    return torch.stack([x.double() @ x.double().T for x in maps])
+def exact(maps: list[Tensor], others: list[Tensor] | None = None) -> Tensor:
+    return torch.stack([x.double() @ y.double().T for x, y in zip(maps, others or maps, strict=True)])
 
 
-def error(maps: list[Tensor]) -> float:
+def error(maps: list[Tensor], others: list[Tensor] | None = None) -> float:
     """Of the largest entry, over what rounding may leave there."""
-    got, want = grams(maps), exact(maps)
-    lengths = want.diagonal(dim1=1, dim2=2).sqrt()
-    return float(((got - want).abs() / (lengths[:, :, None] * lengths[:, None])).max())
+    got = grams(maps) if others is None else products(maps, others)
+    left, right = (torch.stack([x.double().norm(dim=1) for x in some]) for some in (maps, others or maps))
+    return float(((got - exact(maps, others)).abs() / (left[:, :, None] * right[:, None])).max())
 
 
 def largest_errors() -> dict[str, float]:
@@ -27,7 +27,12 @@ def largest_errors() -> dict[str, float]:
     for rows, columns in CASES:
         for dtype in (torch.float32, torch.float16):
             errors[f"{rows} {columns} {dtype}"] = error([torch.randn(rows, d).to(dtype) for d in columns])
+        others = [torch.randn(rows, d).half() for d in columns]
+        errors[f"{rows} {columns} of two"] = error([torch.randn(rows, d).half() for d in columns], others)
     errors["mixed types"] = error([torch.randn(9, 50), torch.randn(9, 50).half()])
+    types = [torch.float16, torch.float32, torch.float16, torch.float32]
+    two = [[torch.randn(9, 50).to(dtype) for dtype in some] for some in (types, types[::-1])]
+    errors["pairs of other types, among pairs of one"] = error([*two[0], two[0][0]], [*two[1], two[0][2]])
     wide = torch.randn(12, 90)
     errors["a slice, a transpose and a repeated row"] = error([wide[:, 5:70], wide.T[:12], wide[:1].expand(12, -1)])
     return errors
@@ -39,8 +44,12 @@ def chosen() -> dict[str, list[str]]:
     x = torch.randn(128, 300)
     rows = {}
     for name, maps in {"suits": [x], "float64": [x.double()], "rows": [torch.randn(129, 300)]}.items():
-        same = torch.equal(grams(maps), gram_parts([m.float() for m in maps if m.shape[0] <= 128] or [x]).sum(1))
+        same = torch.equal(grams(maps), product_parts([m.float() for m in maps if m.shape[0] <= 128] or [x], []).sum(1))
         rows[name] = [str(grams(maps).dtype), str(same)]
+    y = torch.randn(128, 300).half()
+    for name, left in {"pair": x.half(), "pair of two types": x}.items():
+        same = torch.equal(products([left], [y]), product_parts([x.half()], [y]).sum(1))
+        rows[name] = [str(products([left], [y]).dtype), str(same)]
     return rows
 
 
@@ -54,6 +63,8 @@ def test_only_what_the_kernel_can_do_goes_to_it() -> None:
         "suits": ["torch.float32", "True"],
         "float64": ["torch.float64", "False"],
         "rows": ["torch.float32", "False"],
+        "pair": ["torch.float32", "True"],
+        "pair of two types": ["torch.float32", "False"],
     }
 
 
@@ -62,10 +73,12 @@ def test_without_a_gpu_torch_does_it() -> None:
     assert torch.equal(grams([x, 2 * x]), torch.stack([x @ x.T, 4 * (x @ x.T)]))
     assert torch.equal(grams([x.bfloat16()])[0], x.bfloat16().float() @ x.bfloat16().float().T)
     torch.testing.assert_close(grams([x.double()]), exact([x]), rtol=1e-14, atol=1e-14)
+    y = torch.randn(4, 50).half()
+    assert torch.equal(products([x], [y])[0], x @ y.float().T)
 
 
 def test_the_compiler_is_told_the_shape_of_the_parts() -> None:
     with torch._subclasses.FakeTensorMode():
-        parts = gram_parts([torch.empty(7, 50, dtype=torch.bfloat16), torch.empty(7, 20, dtype=torch.bfloat16)])
+        parts = product_parts([torch.empty(7, 50, dtype=torch.bfloat16), torch.empty(7, 20, dtype=torch.bfloat16)], [])
     assert parts.shape == (2, PARTS, 7, 7)
     assert parts.dtype == torch.float32
