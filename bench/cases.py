@@ -86,6 +86,8 @@ CASES: dict[str, Case] = {
     },
     "resnet20-combo": Case("resnet20-double", compiler="combo", base="resnet20"),
     "resnet20-cooperative": Case("resnet20-double", compiler="cooperative", base="resnet20"),
+    "resnet20-five-cooperative": Case("resnet20-double", compiler="cooperative", seeds=5, base="resnet20-five"),
+    "resnet20-five-paper": Case("resnet20-double", retention="paper", seeds=5, base="resnet20-five"),
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
     "resnet18-combo": Case("resnet18", compiler="combo", base="resnet18"),
