@@ -1,0 +1,83 @@
+"""Every kernel, with the arguments that it is launched with, compiles for GPUs that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lcrbnn.kernels import conv
+from lcrbnn.kernels.gram import product_parts
+from lcrbnn.kernels.power import power
+
+# Bytes that a program may have of the memory that its threads share: A100, H100 and H200.
+SHARED = {80: 163 << 10, 90: 227 << 10}
+TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+
+
+def image(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def convolution(cin: int, cout: int, side: int, stride: int = 1) -> Callable[[], object]:
+    def launch() -> None:
+        x, w, g = image(2, cin, side, side), image(cout, cin, 3, 3), image(2, cout, side // stride, side // stride)
+        conv.convolve(x, w, stride)
+        conv.convolve_weight(x, g, stride)
+        if cin != conv.THIN:
+            conv.convolve_input(g, w, stride)
+
+    return launch
+
+
+def maps(dtype: torch.dtype, rows: int = 128) -> list[torch.Tensor]:
+    return [torch.zeros(rows, columns, dtype=dtype) for columns in (16384, 8192, 4096)]
+
+
+LAUNCHES: dict[str, Callable[[], object]] = {
+    "an image": convolution(3, 16, 32),
+    "16 channels": convolution(16, 16, 32),
+    "16 to 32, stride 2": convolution(16, 32, 32, 2),
+    "64 channels": convolution(64, 64, 8),
+    "Gram matrices": lambda: product_parts(maps(torch.bfloat16), []),
+    "Gram matrices, wide": lambda: product_parts(maps(torch.float32), []),
+    "products of two maps": lambda: product_parts(maps(torch.bfloat16), maps(torch.bfloat16)),
+    "few rows": lambda: product_parts(maps(torch.float16, 5), maps(torch.float16, 5)),
+    "power iteration": lambda: power(torch.zeros(4, 128, 128), torch.zeros(4, 128), 5, True),
+}
+
+
+def described(kernel: Any, args: tuple[Any, ...]) -> ASTSource:
+    """The source of a launch: the types of its arguments, and the values of those that are constants to it."""
+    types, constants = {}, {}
+    for parameter, value in zip(kernel.params, args, strict=True):
+        if parameter.is_constexpr:
+            types[parameter.name], constants[parameter.name] = "constexpr", value
+        else:
+            types[parameter.name] = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32"
+    return ASTSource(kernel, types, constexprs=constants)
+
+
+OLDER = ("16 channels", "products of two maps", "power iteration")
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"), [*((name, 90) for name in LAUNCHES), *((name, 80) for name in OLDER)]
+)
+def test_a_kernel_compiles_for_a_gpu(name: str, architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, num_warps: int = 4) -> None:
+        source = described(kernel, args)
+        made.append(triton.compile(source, GPUTarget("cuda", architecture, 32), options={"num_warps": num_warps}))
+
+    monkeypatch.setattr(triton.runtime.jit.JITFunction, "run", compiled)
+    LAUNCHES[name]()
+    assert made
+    assert all(one.asm["cubin"] for one in made)
+    assert all(one.metadata.shared <= SHARED[architecture] for one in made)
