@@ -70,6 +70,7 @@ class FastStep:
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
         self._forward = torch.compile(self._objective, fullgraph=True)
+        self._settle = torch.compile(self._booked, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)
         self._counters: list[tuple[Any, Tensor]] = [
             (m, m.num_batches_tracked)
@@ -181,15 +182,19 @@ class FastStep:
         gradients = gradients_of(self.spec, parts.names)
         sums = seen[0] if len(seen) == 1 else torch.stack(seen).sum(0)
         sums = self._reduce(gradients, sums, 1 / self.ranks.size)
-        healthy = torch.isfinite(sums[0]) & torch.isfinite(torch.nn.utils.get_total_norm(gradients))
-        self._bad.copy_(torch.where(healthy, self._bad, torch.minimum(self._bad, self._count)))
-        self._lr.copy_(self._rates[self._count].squeeze(0))
+        self._settle(torch.stack(torch._foreach_norm(gradients)), sums)
         parts.optimizer.step()
         project(parts.model)
-        self.sums += sums
-        self._count += 1
         if self._counters:
             torch._foreach_add_([counter for _, counter in self._counters], self.spec.accumulate)
+
+    def _booked(self, norms: Tensor, sums: Tensor) -> None:
+        """What a step writes down: whether it was healthy, its rate, sums and number; 20 launches if not compiled."""
+        healthy = torch.isfinite(sums[0]) & torch.isfinite(torch.linalg.vector_norm(norms))
+        self._bad.copy_(torch.where(healthy, self._bad, torch.minimum(self._bad, self._count)))
+        self._lr.copy_(self._rates[self._count].squeeze(0))
+        self.sums += sums
+        self._count += 1
 
     def _prepare(self) -> None:
         """Warm up and capture; the steps that this takes are undone."""
