@@ -45,8 +45,9 @@ class HwgqActivation(ActivationBinarizer):
     """0 where x <= 0, else 0.538, 1.076 or 1.614, whichever is nearest; slope 1 where 0 < x <= 1.614.
 
     The levels suit a Gaussian of deviation 1: the released networks have a batch norm without a learned scale right
-    before them. The package's ResNets have a learned one, and a skip and a ReLU between. A level is the sum of two signs with scales of their own, plus half the largest level. Two bits cannot be exported
-    as one; the 1/32 row of the tables can.
+    before them. The package's ResNets have a learned one, and a skip and a ReLU between. A level is the sum of two
+    signs with scales of their own, plus half the largest level. Two bits cannot be exported as one; the 1/32 row of the
+    tables can.
     """
 
     bits = BITS

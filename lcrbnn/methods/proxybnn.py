@@ -16,8 +16,9 @@ class ProxyWeight(WeightBinarizer):
 
     A penalty (`penalty` times |P P^T - I|^2) keeps the basis near an orthogonal one. There is no public code, and the
     size of P is a choice: it mixes input channels, the same at every position of the kernel. A basis of whole filters
-    would hold 21 million numbers in the last layers of a ResNet-18. Gradient: straight to Z P, then through the
-    product, to Z and to P; alpha takes none. Evaluation multiplies once; the exported weight has no basis.
+    would hold 21 million numbers in the last layers of a ResNet-18. Choices too: the gradient of the signs passes
+    straight to Z P, unclipped (that of alpha sign(Z P) is multiplied by alpha so), then through the product to Z and P;
+    alpha takes none. Evaluation multiplies once; the exported weight has no basis.
     """
 
     training_only = ("basis",)

@@ -58,7 +58,8 @@ class SlbWeight(WeightBinarizer):
 
 
 class SlbActivation(BnnActivation):
-    """As BNN: sign(x), slope 1 where |x| <= 1. The paper's ImageNet network has PACT's real activations before it.
+    """As BNN: sign(x), slope 1 where |x| <= 1. The released settings name PACT's clip for ResNets, without code.
 
-    Its networks for CIFAR-10 have a PReLU between convolution and batch norm, which no network of this package has.
+    Its ResNet-20 for CIFAR-10 also has a PReLU between convolution and batch norm, which no network of this package
+    has.
     """

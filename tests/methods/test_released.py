@@ -1,11 +1,14 @@
-"""What released codes settle beside levels and slopes: edges, which part of training, and of what a number is a mean."""
+"""What released codes settle beside levels and slopes: edges, parts of training, of what a number is the mean."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+import lcrbnn
+from lcrbnn.layers import BinaryConv2d, BinaryLinear, binary_layers, extra_loss
 from lcrbnn.methods import METHODS, method
+from lcrbnn.methods.rad import distribution_loss
 from tests.methods.test_values import FILTERS
 
 
@@ -65,3 +68,37 @@ def test_a_hash_with_a_negative_scale_is_taken_with_its_signs_turned() -> None:
     binarizer.start_epoch(weight)
     assert float((weight.sum() - given.sum()).abs()) < 0.1
     assert weight.abs().unique().numel() == 1
+
+
+def test_rads_loss_is_the_mean_over_layers_and_not_their_sum() -> None:
+    net = torch.nn.Sequential(
+        BinaryConv2d(2, 3, 1, method="rad"), torch.nn.Flatten(), BinaryLinear(12, 4, method=method("rad", penalty=5.0))
+    )
+    x = torch.randn(8, 2, 2, 2)
+    first = distribution_loss(x.mean((0, 2, 3)), x.std((0, 2, 3), correction=0))
+    y = net[:2](x)
+    second = distribution_loss(y.mean(0), y.std(0, correction=0))
+    extra_loss(net)  # what this pass noted
+    net(x)
+    torch.testing.assert_close(extra_loss(net), (2 * first + 5 * second) / 2)
+
+
+def test_losses_of_weights_are_sums_over_layers() -> None:
+    net = torch.nn.Sequential(*(BinaryLinear(3, 3, method=method("bnn+", penalty=0.5)) for _ in range(2)))
+    single = [layer.weight_binarizer.penalty(layer.weight) for _, layer in binary_layers(net)]
+    torch.testing.assert_close(extra_loss(net), single[0] + single[1])
+
+
+@pytest.mark.parametrize(("name", "factor"), [("bnn+", 1.0), ("dsq", 3.0)])
+def test_learned_levels_start_from_the_weights_that_the_network_starts_from(name: str, factor: float) -> None:
+    """Not from torch's own start, which the network overwrites: half as large, and some weights had no gradient."""
+    net = lcrbnn.network("resnet20", name)
+    for _, layer in binary_layers(net):
+        found = dict(layer.weight_binarizer.named_parameters())
+        level = found["alpha"] if name == "bnn+" else found["soft.bound"]
+        assert float(level.detach()) == pytest.approx(factor * float(layer.weight.detach().abs().mean()), rel=1e-5)
+    given = torch.nn.Conv2d(4, 6, 3)
+    torch.nn.init.normal_(given.weight, std=7)
+    layer = BinaryConv2d.of(given, METHODS[name])
+    level = layer.weight_binarizer.alpha if name == "bnn+" else layer.weight_binarizer.soft.bound
+    assert float(level.detach()) == pytest.approx(factor * float(given.weight.detach().abs().mean()), rel=1e-5)
