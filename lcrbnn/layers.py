@@ -288,7 +288,8 @@ def extra_loss(model: nn.Module) -> Tensor | None:
 
     Call it once a step, after the forward pass, and add it to the loss.
     """
-    sums, means = [], []
+    sums: list[Tensor | None] = []
+    means: list[Tensor | None] = []
     for _, layer in binary_layers(model):
         sums.append(layer.weight_binarizer.penalty(layer.weight))
         if layer.input_binarizer is not None:
