@@ -190,7 +190,7 @@ DSQ_K = math.log(9) / (2 * DSQ_U)
 SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * w),
     "bnn+": (0.5 * np.sign(POINT), lambda w: 0.5 * _swish_sign(w)),
-    "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), lambda w: _mean_size(_mixed(POINT)) * _mixed(w)),
+    "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), _mixed),
     "dsq": (DSQ_U * np.sign(POINT), lambda w: DSQ_U * np.tanh(DSQ_K * np.clip(w, -DSQ_U, DSQ_U)) / 0.8),
     "lns": (_mean_size(POINT) * np.sign(_mapped(POINT)), lambda w: _mean_size(POINT) * np.clip(_mapped(w), -1, 1)),
     "slb": (np.sign(POINT), lambda w: np.tanh(1.03**50 * w)),
