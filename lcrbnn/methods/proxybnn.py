@@ -16,7 +16,7 @@ class ProxyWeight(WeightBinarizer):
 
     A penalty (`penalty` times |P P^T - I|^2) keeps the basis near an orthogonal one. There is no public code, and the
     size of P is a choice: it mixes input channels, the same at every position of the kernel. A basis of whole filters
-    would hold 21 million numbers in the last layers of a ResNet-18. A choice too: the gradient of alpha sign(Z P) passes
+    would hold 21 million numbers in the last layers of a ResNet-18. A choice too: the gradient of alpha sign(Z P) goes
     straight to Z P, unclipped, as in the other rows with a scale of mean magnitudes (times alpha, a run at the usual
     rate hardly turns a sign at first), then through the product to Z and P; alpha takes none. Evaluation multiplies
     once; the exported weight has no basis.
