@@ -288,15 +288,15 @@ def extra_loss(model: nn.Module) -> Tensor | None:
 
     Call it once a step, after the forward pass, and add it to the loss.
     """
-    total: Tensor | None = None
+    sums: list[Tensor | None] = []
+    means: list[Tensor | None] = []
     for _, layer in binary_layers(model):
-        found = [layer.weight_binarizer.penalty(layer.weight)]
+        sums.append(layer.weight_binarizer.penalty(layer.weight))
         if layer.input_binarizer is not None:
-            found.append(layer.input_binarizer.penalty())
-        for one in found:
-            if one is not None:
-                total = one if total is None else total + one
-    return total
+            (means if layer.input_binarizer.averaged else sums).append(layer.input_binarizer.penalty())
+    alone, shared = ([x for x in found if x is not None] for found in (sums, means))
+    parts = [*alone, *([torch.stack(shared).mean()] if shared else [])]
+    return sum(parts[1:], parts[0]) if parts else None
 
 
 def fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:

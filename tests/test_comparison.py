@@ -123,7 +123,7 @@ def test_every_method_is_screened_at_the_bits_that_were_promised() -> None:
     found = {(spec.method, method(spec.method, spec.bits or None).chosen_widths) for spec in SPECS.values()}
     assert {name for name, _ in found} == set(METHODS)
     assert {(name, "1/32") for name in ("dorefa", "dsq", "lns", "slb")} <= found
-    assert {spec.model for spec in SPECS.values() if spec.method == "rad"} == {"resnet20-double", "resnet18"}
+    assert {spec.model for spec in SPECS.values() if spec.method == "rad"} == {"resnet20-double-bare", "resnet18-bare"}
     assert {(spec.epochs, spec.images, spec.data) for spec in SPECS.values()} == {(200, "all", "cifar10")}
 
 

@@ -23,7 +23,8 @@ class BnnPlusWeight(WeightBinarizer):
 
     `power` 1 is the paper's R1 = sum |alpha - |w||, 2 its R2 = sum (alpha - |w|)^2; `penalty` weighs it. There is no
     public code: beta = 5 is the lower end of the paper's range, 1e-6 our choice (the sums run over up to millions of
-    weights), and alpha, which the regulariser learns, is taken as the layer's scale too.
+    weights), alpha, which the regulariser learns, is taken as the layer's scale too, and starts at the mean |w| of the
+    weight that the network starts from.
     """
 
     beta: Tensor
@@ -37,6 +38,10 @@ class BnnPlusWeight(WeightBinarizer):
         self.power, self.strength = power, penalty
         self.alpha = nn.Parameter(weight.detach().abs().mean())
         self.register_buffer("beta", torch.tensor(beta))
+
+    def initialize(self, weight: Tensor) -> None:
+        """Start alpha at the mean |w| of the start that a network gave the weight."""
+        self.alpha.copy_(weight.abs().mean())
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and the layer's scale."""

@@ -84,7 +84,7 @@ class BwnhWeight(WeightBinarizer):
         if bool(self.done) or not bool(self.begun.value):
             return
         signs, scale = hashed(weight.reshape(*weight.shape[:2], -1), self.moments)
-        scale = scale.abs().clamp_min(1e-6)
+        scale = ops.sign(scale) * scale.abs().clamp_min(1e-6)
         weight.copy_(signs.reshape(weight.shape) * per_filter(scale, weight))
         self.done.fill_(True)
 

@@ -85,7 +85,10 @@ class WeightBinarizer(Binarizer):
         return weight
 
     def initialize(self, weight: Tensor) -> None:
-        """Overwrite a fresh latent weight if the method starts from values of its own (never called on given ones)."""
+        """Overwrite a fresh latent weight if the method starts from values of its own (never called on given ones).
+
+        Called again when a network gives the layer a start of its own: learned numbers may start from that here.
+        """
 
     def start_epoch(self, weight: Tensor) -> None:
         """Do what happens once an epoch, at its start. Not repeatable, unlike `advance`."""
@@ -112,6 +115,7 @@ class ActivationBinarizer(Binarizer):
     """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""
 
     bits: int = 1  # how many signs an activation has
+    averaged: bool = False  # whether the network's loss has the mean over layers of what they note, not the sum
     channel_axis: int = 1  # where the channels of the input are; a linear layer sets -1
     real_border: bool = False  # whether padding is a real number beside learned levels, and no sign among signs
 

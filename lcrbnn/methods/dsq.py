@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lcrbnn import ops
 from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 
+BOUND = 3.0  # of the mean |w| of a layer: where its bound starts
 ALPHA = 0.2  # how far the soft curve stays from its levels, at the start
 LOW, HIGH = 1e-3, 0.5  # where alpha is kept: at 0 the curve is the sign itself, at 1 a straight line
 
@@ -44,7 +45,11 @@ class DsqWeight(WeightBinarizer):
     def __init__(self, weight: Tensor) -> None:
         """A soft sign a layer."""
         super().__init__(weight)
-        self.soft = SoftSign(3 * weight.detach().abs().mean())
+        self.soft = SoftSign(BOUND * weight.detach().abs().mean())
+
+    def initialize(self, weight: Tensor) -> None:
+        """Start the bound from the start that a network gave the weight."""
+        self.soft.bound.copy_(BOUND * weight.abs().mean())
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and the learned bound."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from lcrbnn import ops
 from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer, mean_magnitude, per_filter, per_output
 
-STEP = 0.538  # the levels are 0, 1, 2 and 3 of it, the thresholds midway
+STEP = 0.538  # the levels are 0, 1, 2 and 3 of it
+EDGES = (0.0, 1.5 * STEP, 2.5 * STEP)  # above which the levels begin: midway between two that are positive
 BITS = 2
 
 
@@ -29,7 +30,7 @@ class _Levels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        code = torch.floor((x / STEP + 0.5).clamp(0, 2**BITS - 1)).to(torch.int32)
+        code = torch.stack([x > edge for edge in EDGES]).sum(0, dtype=torch.int32)
         digits = torch.stack([(code >> b) & 1 for b in range(BITS)])
         return digits.to(x.dtype) * 2 - 1
 
@@ -41,10 +42,12 @@ class _Levels(torch.autograd.Function):
 
 
 class HwgqActivation(ActivationBinarizer):
-    """0, 0.538, 1.076 or 1.614, whichever is nearest; slope 1 where 0 < x <= 1.614.
+    """0 where x <= 0, else 0.538, 1.076 or 1.614, whichever is nearest; slope 1 where 0 < x <= 1.614.
 
-    A level is the sum of two signs with scales of their own, plus half the largest level. Two bits cannot be exported
-    as one; the 1/32 row of the tables can.
+    The levels suit a Gaussian of deviation 1: the released networks have a batch norm without a learned scale right
+    before them. The package's ResNets have a learned one, and a skip and a ReLU between. A level is the sum of two
+    signs with scales of their own, plus half the largest level. Two bits cannot be exported as one; the 1/32 row of the
+    tables can.
     """
 
     bits = BITS

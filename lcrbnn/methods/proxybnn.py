@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lcrbnn import ops
 from lcrbnn.errors import number
 from lcrbnn.methods.bnn import BnnActivation
-from lcrbnn.methods.contract import Binary, WeightBinarizer, mean_magnitude, per_output
+from lcrbnn.methods.contract import Binary, WeightBinarizer, mean_magnitude, per_filter, per_output
 
 
 class ProxyWeight(WeightBinarizer):
@@ -16,8 +16,10 @@ class ProxyWeight(WeightBinarizer):
 
     A penalty (`penalty` times |P P^T - I|^2) keeps the basis near an orthogonal one. There is no public code, and the
     size of P is a choice: it mixes input channels, the same at every position of the kernel. A basis of whole filters
-    would hold 21 million numbers in the last layers of a ResNet-18. Gradient: straight to Z P, then through the
-    product, to Z and to P; alpha takes none. Evaluation multiplies once; the exported weight has no basis.
+    would hold 21 million numbers in the last layers of a ResNet-18. A choice too: the gradient of alpha sign(Z P) goes
+    straight to Z P, unclipped, as in the other rows with a scale of mean magnitudes (times alpha, a run at the usual
+    rate hardly turns a sign at first), then through the product to Z and P; alpha takes none. Evaluation multiplies
+    once; the exported weight has no basis.
     """
 
     training_only = ("basis",)
@@ -37,7 +39,9 @@ class ProxyWeight(WeightBinarizer):
     def forward(self, weight: Tensor) -> Binary:
         """Signs and a scale a filter."""
         mixed = self.latent(weight)
-        return Binary(ops.surrogate_sign(mixed, ops.straight), per_output(mean_magnitude(mixed.detach()), weight))
+        alpha = mean_magnitude(mixed.detach())
+        inverse = per_filter(1 / alpha.clamp_min(1e-12), weight)
+        return Binary(ops.surrogate_sign(mixed, ops.straight, inverse), per_output(alpha, weight))
 
     def penalty(self, weight: Tensor) -> Tensor:
         """How far the basis is from an orthogonal one."""

@@ -39,12 +39,15 @@ class RadWeight(BnnWeight):
 
 
 class RadActivation(BnnActivation):
-    """BNN's sign(x); each batch adds `penalty` times the distribution loss, in the first 60/65 of training.
+    """BNN's sign(x); a batch adds `penalty` times the distribution loss, the mean over layers, in 60/65 of training.
 
-    The published lambda, 2, is for batch norms right before the sign (their running statistics there are means over all
-    batches). Behind a hardtanh, as in this package's ResNets, no channel's deviation passes 1, so L1 can only push it
-    up.
+    The published lambda, 2, is for what a batch norm hands to the sign (running statistics there are means over all
+    batches). Behind a hardtanh, as in most ResNets of this package, no channel's deviation passes 1 and the loss can
+    never be satisfied: it drives the map to -1 and 1, where the hardtanh has no gradient. The networks without one,
+    `resnet20-double-bare` and `resnet18-bare`, have signs and slopes as published, and an unclipped skip.
     """
+
+    averaged = True
 
     def __init__(self, channels: int, *, penalty: float = 2.0) -> None:
         """Take lambda."""

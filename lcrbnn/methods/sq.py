@@ -22,7 +22,7 @@ def stage(progress: float) -> float:
 
 
 class SqWeight(WeightBinarizer):
-    """Quantised filters beside real ones. Each step keeps round((1 - r) out) filters real, r by stages up to 1.
+    """Quantised filters beside real ones. Each step keeps floor((1 - r) out) filters real, r by stages up to 1.
 
     They are drawn by roulette: without replacement, with a chance that goes with the error |w - q|_1 / |w|_1. The draw
     is a function of two counts in buffers, so a captured step draws like a plain one and a resumed run like one that
@@ -58,7 +58,7 @@ class SqWeight(WeightBinarizer):
     @torch.no_grad()
     def redraw(self, weight: Tensor) -> None:
         """Draw the filters that stay real in the next step."""
-        keep = torch.round((1 - self.share.value) * weight.shape[0])
+        keep = torch.floor((1 - self.share.value) * weight.shape[0])
         # The largest log(error) + Gumbel noise: drawing one after the other, each time by the errors that are left.
         noise = -torch.log(-torch.log(uniform(self.seed, self.count, weight.shape[0])))
         score = torch.log(self.error(weight).float().clamp_min(1e-12)) + noise
@@ -108,9 +108,10 @@ class SqBwnWeight(SqWeight):
 
 
 class SqTwnWeight(SqWeight):
-    """alpha sign(w) where |w| > delta, else 0: delta = 0.7 mean |w - mean|, alpha = mean |w| of those beyond, a filter.
+    """alpha sign(w) where |w| > delta, else 0: delta = 0.7 mean |w - mean| of the layer, as in the released code.
 
-    Three levels cannot be exported as 1 bit.
+    alpha is the mean |w| of those beyond, a filter; of a filter with none it is no matter (1 here, 0 there: its levels
+    are 0). Three levels cannot be exported as 1 bit.
     """
 
     bits = 2
@@ -119,7 +120,8 @@ class SqTwnWeight(SqWeight):
     def quantized(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """-1, 0 or 1, and the mean magnitude of what is not 0."""
         axes = tuple(range(1, weight.dim()))
-        delta = 0.7 * (weight - weight.mean(axes, keepdim=True)).abs().mean(axes, keepdim=True)
+        delta = 0.7 * (weight - weight.mean()).abs().mean()
         beyond = (weight.abs() > delta).to(weight.dtype)
-        alpha = (weight.abs() * beyond).sum(axes) / beyond.sum(axes).clamp_min(1)
+        count = beyond.sum(axes)
+        alpha = torch.where(count > 0, (weight.abs() * beyond).sum(axes) / count.clamp_min(1), 1.0)
         return ops.sign(weight) * beyond, alpha

@@ -27,7 +27,7 @@ from lcrbnn.methods.reactnet import ReactActivation, ReactWeight
 from lcrbnn.methods.recu import RecuActivation, RecuWeight
 from lcrbnn.methods.reste import ResteActivation, ResteWeight
 from lcrbnn.methods.siman import SimanActivation, SimanWeight
-from lcrbnn.methods.slb import SlbActivation, SlbWeight
+from lcrbnn.methods.slb import GROWTH_WEIGHTS_ONLY, SlbActivation, SlbWeight
 from lcrbnn.methods.sq import SqBwnWeight, SqTwnWeight
 from lcrbnn.methods.xnor import XnorActivation, XnorWeight
 from lcrbnn.methods.xnorpp import XnorPlusActivation, XnorPlusWeight
@@ -83,7 +83,14 @@ _ROWS = [
     Method("proxybnn", "He et al., ECCV 2020", "latent weights in a learned basis", ProxyWeight, ProxyActivation),
     Method("dsq", "Gong et al., ICCV 2019", "a learned tanh that grows into the sign", DsqWeight, DsqActivation),
     Method("lns", "Han et al., ICML 2020", "weights from a small mapping network", LnsWeight, LnsActivation),
-    Method("slb", "Yang et al., NeurIPS 2020", "a softmax over both levels that hardens", SlbWeight, SlbActivation),
+    Method(
+        "slb",
+        "Yang et al., NeurIPS 2020",
+        "a softmax over both levels that hardens",
+        SlbWeight,
+        SlbActivation,
+        weights_only={"growth": GROWTH_WEIGHTS_ONLY},
+    ),
     Method(
         "rad",
         "Ding et al., CVPR 2019",

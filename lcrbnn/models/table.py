@@ -103,6 +103,16 @@ _ROWS = [
         build=_resnet(replace(_THIN, block="double", activation="rprelu")),
     ),
     _cifar(
+        "resnet20-double-bare",
+        "resnet20-double with no activation but the sign, which sees what a batch norm and a skip add up to (RAD)",
+        build=_resnet(replace(_THIN, block="double", activation="none")),
+    ),
+    _cifar(
+        "resnet18-bare",
+        "resnet18 with no activation but the sign (RAD)",
+        build=_resnet(replace(_WIDE, activation="none")),
+    ),
+    _cifar(
         "resnet18-double-prelu",
         "resnet18-double with PReLU",
         build=_resnet(replace(_WIDE, block="double", activation="prelu")),

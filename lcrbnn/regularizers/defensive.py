@@ -13,7 +13,8 @@ def orthogonality(model: nn.Module) -> Tensor:
 
     The paper's W^T W gives the same gradient, and differs by a constant: the smaller matrix of the two is taken. It is
     the latent weight that is constrained, since rows of signs all have one length. The paper's convex sums at skips are
-    left out: they change the network, and what is compared here are losses.
+    left out: they change the network, and what is compared here are losses. Its beta is the strength of the run, 1e-4
+    unless set, which is our choice: there is no public code.
     """
     total = torch.zeros(())
     for _, layer in binary_layers(model):

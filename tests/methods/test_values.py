@@ -65,7 +65,7 @@ ACTIVATIONS: dict[str, tuple[list[float], list[float]]] = {
     "lns": (SIGNS, CLIPPED),
     "slb": (SIGNS, CLIPPED),
     "rad": (SIGNS, CLIPPED),
-    "hwgq": ([0, 0, 0, 0, 0, 0.538, 1.076, 1.614], [0, 0, 0, 0, 1, 1, 1, 1]),
+    "hwgq": ([0, 0, 0, 0, 0.538, 0.538, 1.076, 1.614], [0, 0, 0, 0, 1, 1, 1, 1]),
     "horq": ([_horq(x) for x in GRID], [0, 0, 1, 1, 1, 1, 0, 0]),
     "recu": (SIGNS, TRIANGLE),
     "biper": (SIGNS, TRIANGLE),
@@ -178,7 +178,7 @@ ABC = np.sign(POINT - POINT.mean())
 ABC_SCALE = (ABC * POINT).sum() / (24 * (1 + 1e-6))
 TAU = 0.85 + 0.14 * (math.sqrt(math.e) - 1) / (math.e - 1)
 Q = np.abs(math.sqrt(8) * _even(POINT)).mean() * -math.log(2 - 2 * TAU)
-DELTA = 0.7 * _mean_size(POINT - POINT.mean(1, keepdims=True))
+DELTA = 0.7 * np.abs(POINT - POINT.mean()).mean()
 TERNARY = np.where(np.abs(POINT) > DELTA, np.sign(POINT), 0)
 TERNARY_SCALE = (np.abs(POINT) * np.abs(TERNARY)).sum(1, keepdims=True) / np.abs(TERNARY).sum(1, keepdims=True)
 SIZE = _size(POINT)
@@ -190,7 +190,7 @@ DSQ_K = math.log(9) / (2 * DSQ_U)
 SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "abc-net": (ABC_SCALE * ABC, lambda w: ABC_SCALE * w),
     "bnn+": (0.5 * np.sign(POINT), lambda w: 0.5 * _swish_sign(w)),
-    "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), lambda w: _mean_size(_mixed(POINT)) * _mixed(w)),
+    "proxybnn": (_mean_size(_mixed(POINT)) * np.sign(_mixed(POINT)), _mixed),
     "dsq": (DSQ_U * np.sign(POINT), lambda w: DSQ_U * np.tanh(DSQ_K * np.clip(w, -DSQ_U, DSQ_U)) / 0.8),
     "lns": (_mean_size(POINT) * np.sign(_mapped(POINT)), lambda w: _mean_size(POINT) * np.clip(_mapped(w), -1, 1)),
     "slb": (np.sign(POINT), lambda w: np.tanh(1.03**50 * w)),
