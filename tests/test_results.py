@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from lcrbnn.errors import InputError
+from lcrbnn.methods import method
 from lcrbnn.study.layers import map_table, rank_correlation, weight_table
 from lcrbnn.study.promise import Arm, Promise, read_promise
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import file_digest, read_weights, recompute
 from lcrbnn.train.run import Options
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.spec import Spec, option_values
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 4_000_000  # of all committed weights together
@@ -238,3 +239,12 @@ def test_committed_weights_give_their_figure_again(path: Path) -> None:
     again = recompute(path, Options(device="cpu"))
     assert again.images == reading["images"]
     assert again.top1 == pytest.approx(reading["top1"], abs=ROUNDING[reading["device"]])
+
+
+def test_ratios_can_be_measured_in_every_promised_run() -> None:
+    """Without retention too: where activations are real, the reference that a form has unless told is not there."""
+    for arm in {arm for table in COMMITTED.tables.values() for arm in COMMITTED.arms(table)}:
+        spec = COMMITTED.plan(arm.study).arms.get(arm.name)
+        if spec is not None and spec.method != "real":
+            real = method(spec.method, spec.bits or None).chosen_bits == 32
+            assert (option_values(spec.form_options, "").get("reference") == "weights") == real, arm
