@@ -11,7 +11,7 @@ import pytest
 from lcrbnn.analyze.cost import Cost, count
 from lcrbnn.study.plan import read_plan
 from lcrbnn.train.build import STUDY, build_network
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.spec import Spec, option_values
 
 STUDIES = Path(__file__).parents[1] / "studies"
 PLANS = sorted(STUDIES.glob("cifar10-best*.toml"))
@@ -79,3 +79,11 @@ def test_the_final_runs_are_those_that_were_chosen_but_for_their_images(final: s
         assert (best.distill, best.temperature, best.warmup) == (spec.distill, spec.temperature, spec.warmup), arm
         assert best.images == "all"
         assert best.epochs in (400, 600)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_learned_slopes_do_not_meet_a_gradient_without_bound(path: Path) -> None:
+    """IR-Net's gradient is 1 for every activation early in training: with PReLU and its like the maps overflow."""
+    for arm, spec in read_plan(path).arms.items():
+        if spec.method == "irnet" and spec.model.endswith(("prelu", "maxout")):
+            assert option_values(spec.method_options, "").get("t_min", 0.0) >= 1, arm
