@@ -143,3 +143,20 @@ def test_an_arm_starts_from_the_run_of_its_seed_and_has_one_teacher(tmp_path: Pa
 def test_a_run_of_another_study_has_a_name_of_three_parts_at_most(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"arm none: start is written study:PLAN/ARM"):
         plans(tmp_path, NAMED.replace('study:first/none"', name + '"'))
+
+
+def test_a_teacher_that_is_not_there_is_missed_before_anything_is_trained(tmp_path: Path) -> None:
+    text = FIRST.replace("ramp = 1", f'teacher = "{tmp_path / "teacher"}"\ndistill = 0.5')
+    (tmp_path / "first.toml").write_text(text.replace('form_options = ["beta=1", "last=3"]', ""))
+    plan = read_plan(tmp_path / "first.toml")
+    with pytest.raises(InputError, match=r"a teacher is a finished run, and .*teacher has no record"):
+        run_plan(plan, tmp_path / "runs/first", tmp_path / "results/first", Options(device="cpu"), 2)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_may_start_from_one_that_the_same_study_makes_before_it(tmp_path: Path) -> None:
+    text = FIRST.split("[arms.default]")[0] + '[arms.second]\nstart = "study:first/none"\n'
+    (tmp_path / "first.toml").write_text(text)
+    options = Options(device="cpu", runs=tmp_path / "runs")
+    run_plan(read_plan(tmp_path / "first.toml"), tmp_path / "runs/first", tmp_path / "results/first", options, 2)
+    assert len(list((tmp_path / "results").rglob("*.json"))) == 4

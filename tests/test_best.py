@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from lcrbnn.analyze.cost import Cost, count
 from lcrbnn.study.plan import read_plan
-from lcrbnn.train.build import build_network
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.build import STUDY, build_network
+from lcrbnn.train.spec import Spec, option_values
 
-PLANS = sorted((Path(__file__).parents[1] / "studies").glob("cifar10-best*.toml"))
+STUDIES = Path(__file__).parents[1] / "studies"
+PLANS = sorted(STUDIES.glob("cifar10-best*.toml"))
 TABLE = {"resnet20": "resnet20-double", "resnet18": "resnet18"}  # the networks of the paper's Table 2
 
 
@@ -52,3 +54,36 @@ def test_every_arm_keeps_to_the_rules_of_cost(path: Path) -> None:
 )
 def test_what_is_dearer_is_found(method: str, bits: str, rule: str) -> None:
     assert rule in broken(cost("resnet20-double", method, bits, ()), cost("resnet20-double", "irnet", "", ()))
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_teachers_of_a_plan_are_planned_and_know_no_image_that_judges_it(path: Path) -> None:
+    for arm, spec in read_plan(path).arms.items():
+        for named in filter(lambda name: name.startswith(STUDY), (spec.teacher, spec.start)):
+            study, other = named.removeprefix(STUDY).split("/")[:2]
+            theirs = read_plan(STUDIES / f"{study}.toml").arms[other]
+            assert theirs.images == spec.images or spec.images == "all", arm
+
+
+@pytest.mark.parametrize(("final", "study"), [("best-final", "best-long"), ("best-wide-final", "best-wide")])
+def test_the_final_runs_are_those_that_were_chosen_but_for_their_images(final: str, study: str, tmp_path: Path) -> None:
+    """Whichever arm is chosen: `like` takes what an arm changes, and the rest stands in the final plan too."""
+    shutil.copytree(STUDIES, tmp_path / "studies")
+    path = tmp_path / "studies" / f"cifar10-{final}.toml"
+    text = path.read_text()
+    free = {"images": "all", "teacher": "", "distill": 0.0, "temperature": 1.0, "epochs": 1, "warmup": 0.0, "ramp": 0.0}
+    for arm, spec in read_plan(STUDIES / f"cifar10-{study}.toml").arms.items():
+        path.write_text(text.replace("to-be-decided", arm))
+        best = read_plan(path).arms["best"]
+        assert best.but(**free) == spec.but(**free), arm
+        assert (best.distill, best.temperature, best.warmup) == (spec.distill, spec.temperature, spec.warmup), arm
+        assert best.images == "all"
+        assert best.epochs in (400, 600)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_learned_slopes_do_not_meet_a_gradient_without_bound(path: Path) -> None:
+    """IR-Net's gradient is 1 for every activation early in training: with PReLU and its like the maps overflow."""
+    for arm, spec in read_plan(path).arms.items():
+        if spec.method == "irnet" and spec.model.endswith(("prelu", "maxout")):
+            assert option_values(spec.method_options, "").get("t_min", 0.0) >= 1, arm

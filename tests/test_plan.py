@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lcrbnn.cli import main
-from lcrbnn.errors import InputError
-from lcrbnn.study.plan import Job, Part, Plan, _groups, read_plan, run_plan, table
+from lcrbnn.errors import Failed, InputError
+from lcrbnn.study.plan import Job, Part, Plan, _groups, read_plan, run_jobs, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
 from lcrbnn.train.run import Options
@@ -212,3 +212,27 @@ def test_lines_about_a_run_name_it(tmp_path: Path, capsys: pytest.CaptureFixture
     run_plan(plan_of(tmp_path), tmp_path / "runs", tmp_path / "records", OPTIONS, 3)
     said = capsys.readouterr().err
     assert all(f"{arm}/seed-{seed}  epoch 1/1" in said for arm in ("none", "weight-1") for seed in (0, 3))
+
+
+BROKEN = TEXT.replace("[arms.weight-1]", "[arms.broken]\nlr = 1e30\n[arms.weight-1]").replace("[0, 3]", "[0]")
+
+
+def test_a_run_that_fails_leaves_the_others_of_its_study_alone(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, BROKEN)
+    seen: list[str] = []
+    jobs = plan.jobs()
+    with pytest.raises(Failed, match=r"^broken/seed-0: bad numbers at step 1 "):
+        run_jobs(jobs, tmp_path / "runs", tmp_path / "records", OPTIONS, 1, lambda job, run: seen.append(job.arm))
+    assert seen == ["none", "weight-1"]
+    assert sorted(p.parent.name for p in (tmp_path / "records").rglob("*.json")) == ["none", "weight-1"]
+
+
+def test_some_seeds_of_a_study_can_be_made_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_of(tmp_path)
+    words = ["study", str(tmp_path / "small.toml"), "--records", str(tmp_path / "records"), "--device", "cpu"]
+    assert main([*words, "--run", str(tmp_path / "runs"), "--seeds", "3", "--save-seconds", "100"]) == 0
+    made = sorted(str(p.relative_to(tmp_path / "records")) for p in (tmp_path / "records").rglob("*.json"))
+    assert made == ["none/seed-3.json", "weight-1/seed-3.json"]
+    capsys.readouterr()
+    assert main([*words, "--run", str(tmp_path / "runs"), "--seeds", "3,5"]) == 2
+    assert capsys.readouterr().err == "lcrbnn: there is no run of seed 5: the seeds are 0, 3\n"

@@ -15,7 +15,7 @@ import torch
 
 from lcrbnn.analyze.layers import look_at_run
 from lcrbnn.cli import main
-from lcrbnn.errors import InputError
+from lcrbnn.errors import Failed, InputError
 from lcrbnn.study import reproduce
 from lcrbnn.study.plan import Part
 from lcrbnn.study.promise import Promise, read_promise
@@ -248,3 +248,25 @@ def test_a_list_of_tables_that_is_wrong_is_refused(old: str, new: str, sentence:
         read_promise(path)
     assert str(refusal.value).startswith(f"the list of tables {path}: ")
     assert sentence in str(refusal.value)
+
+
+def test_some_seeds_of_a_table_can_be_made_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    promised(tmp_path)
+    words = ["reproduce", "small", "--plan", str(tmp_path / "results" / "plan.toml"), "--run", str(tmp_path / "runs")]
+    assert main([*words, "--device", "cpu", "--seeds", "1"]) == 0
+    assert readings(tmp_path) == {"kept/seed-1": 1, "none/seed-1": 1}
+    capsys.readouterr()
+    assert main([*words, "--device", "cpu", "--seeds", "2"]) == 2
+    assert capsys.readouterr().err == "lcrbnn: there is no run of seed 2: the seeds are 0, 1\n"
+
+
+def test_a_run_that_fails_does_not_keep_the_rest_of_a_table_from_its_figures(tmp_path: Path) -> None:
+    promised(tmp_path)
+    (tmp_path / "studies" / "broken.toml").write_text(STUDY.replace("[arms.none]", "[arms.none]\nlr = 1e30"))
+    path = tmp_path / "results" / "plan.toml"
+    broken = '{ title = "no", of = "broken/none", seeds = 1 },\n    { title = "with"'
+    path.write_text(PLAN.replace('{ title = "with"', broken).replace("keep = [1]", "keep = []"))
+    promise = read_promise(path)
+    with pytest.raises(Failed, match=r"^none/seed-0: bad numbers at step 1 "):
+        run_table(promise, promise.tables["small"], tmp_path / "runs", OPTIONS, 2, look=look_at_run)
+    assert readings(tmp_path) == {"kept/seed-0": 1, "kept/seed-1": 1, "none/seed-0": 1, "none/seed-1": 1}

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from lcrbnn.errors import InputError
+from lcrbnn.methods import method
 from lcrbnn.study.layers import map_table, rank_correlation, weight_table
 from lcrbnn.study.promise import Arm, Promise, read_promise
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import file_digest, read_weights, recompute
 from lcrbnn.train.run import Options
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.spec import Spec, option_values
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 4_000_000  # of all committed weights together
@@ -184,7 +185,8 @@ def test_every_promised_arm_has_a_plan_and_every_table_a_control() -> None:
             plan = COMMITTED.plan(arm.study)
             known = (*plan.arms, *plan.waiting, "default", "paper")  # the last two come once they are decided
             assert arm.name in known, arm
-            assert table.pairs or COMMITTED.control(arm).name == "none"  # of a pair it is the first
+            best = COMMITTED.control(arm) == arm  # compared with nothing
+            assert best or table.pairs or COMMITTED.control(arm).name == "none"  # of a pair it is the first
 
 
 def test_networks_share_the_settings_of_an_arm_that_is_decided() -> None:
@@ -237,3 +239,12 @@ def test_committed_weights_give_their_figure_again(path: Path) -> None:
     again = recompute(path, Options(device="cpu"))
     assert again.images == reading["images"]
     assert again.top1 == pytest.approx(reading["top1"], abs=ROUNDING[reading["device"]])
+
+
+def test_ratios_can_be_measured_in_every_promised_run() -> None:
+    """Without retention too: where activations are real, the reference that a form has unless told is not there."""
+    for arm in {arm for table in COMMITTED.tables.values() for arm in COMMITTED.arms(table)}:
+        spec = COMMITTED.plan(arm.study).arms.get(arm.name)
+        if spec is not None and spec.method != "real":
+            real = method(spec.method, spec.bits or None).chosen_bits == 32
+            assert (option_values(spec.form_options, "").get("reference") == "weights") == real, arm

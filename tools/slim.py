@@ -2,13 +2,15 @@
 
     python -m tools.slim RUN FOLDER
 
-FOLDER is a run that others start from or learn from, and that can be exported; every weight as it was trained. Its test
-images are not read from there: the checkpoint is not the one of its record.
+FOLDER is a run that others start from or learn from, and that can be exported; every weight as it was trained. As a
+teacher it counts as the run that it was made of: what began with the one goes on with the other. Its test images are
+not read from there: the checkpoint is not the one of its record.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.build import WHOLE
 
 KEPT = "model/"  # how the names of a network's arrays begin
 
@@ -30,7 +33,8 @@ def slim(run: Path, target: Path) -> Path:
     whole = read_checkpoint(newest)
     arrays = {name: array for name, array in whole.arrays.items() if name.startswith(KEPT)}
     step = int(newest.stem.removeprefix("step-"))
-    path = made.save(step, Checkpoint(arrays, whole.facts))
+    digest = hashlib.sha256(newest.read_bytes()).hexdigest()
+    path = made.save(step, Checkpoint(arrays, {WHOLE: digest, **whole.facts}))
     for one, other in ((source.log, made.log), (source.classes, made.classes), (source.record, made.record)):
         if one.exists():
             write_whole(other, [one.read_bytes()])

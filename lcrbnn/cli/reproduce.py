@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli.study import add_running, options_of
+from lcrbnn.cli.study import add_running, options_of, part_of
 from lcrbnn.errors import choose, number
 
 
@@ -35,12 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Make what the table lacks and print it; or list the tables; or write them all."""
-    from lcrbnn.study.plan import Part
     from lcrbnn.study.promise import read_promise
     from lcrbnn.study.results import describe, render, render_table
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
-    part = Part.of(args.part)
+    part = part_of(args)
     promise = read_promise(args.plan, args.records)
     if args.table is not None:
         table = choose(promise.tables, args.table, "table")

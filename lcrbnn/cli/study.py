@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcrbnn.cli.train import STEP_HELP, add_options, add_reading
+from lcrbnn.cli.train import SAVE_HELP, STEP_HELP, add_options, add_reading, parse_seeds
 from lcrbnn.errors import number
 
 if TYPE_CHECKING:
+    from lcrbnn.study.plan import Part
     from lcrbnn.train.run import Options
 
 
@@ -26,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_running(parser: argparse.ArgumentParser) -> None:
     """How the runs of a study are carried out."""
     parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
+    parser.add_argument("--seeds", metavar="LIST", help="take these seeds only, such as 0-2 or 0,5")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help=STEP_HELP)
+    parser.add_argument("--save-seconds", type=float, default=30.0, help=SAVE_HELP)
     parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     add_options(parser)
     add_reading(parser)
@@ -38,15 +41,22 @@ def options_of(args: argparse.Namespace, runs: Path) -> Options:
     from lcrbnn.train.run import Options
 
     reading = {"workers": args.workers, "cache": args.cache, "patience": args.patience}
-    return Options(args.device, args.data_folder, step=args.step, **reading, runs=runs)
+    return Options(args.device, args.data_folder, args.save_seconds, step=args.step, **reading, runs=runs)
+
+
+def part_of(args: argparse.Namespace) -> Part:
+    """Which runs, as the options say it."""
+    from lcrbnn.study.plan import Part
+
+    return Part.of(args.part, None if args.seeds is None else parse_seeds(args.seeds))
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run the plan if a folder is given; print the table of what is there."""
-    from lcrbnn.study.plan import Part, read_plan, run_plan, table
+    from lcrbnn.study.plan import read_plan, run_plan, table
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
-    part = Part.of(args.part)
+    part = part_of(args)
     plan = read_plan(args.plan)
     records = Path("results") / plan.name if args.records is None else args.records
     if args.run is not None:

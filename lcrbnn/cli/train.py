@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lcrbnn.train.ranks import Ranks
 
 MOST = 1000  # seeds of one range
+SAVE_HELP = "seconds between two checkpoints"
 STEP_HELP = "eager, fast (compiled and captured), or auto: fast on a GPU"
 
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     add_reading(parser)
     parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
-    parser.add_argument("--save-seconds", type=float, default=30.0, help="seconds between two checkpoints")
+    parser.add_argument("--save-seconds", type=float, default=30.0, help=SAVE_HELP)
     parser.add_argument("--step", default="auto", help=STEP_HELP)
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="seconds that processes of a run, if there are several, wait"

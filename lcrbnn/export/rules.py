@@ -174,14 +174,21 @@ def _rprelu(draft: Draft, name: str, module: RPReLU, x: Value) -> Value:
 
 
 def _maxout(draft: Draft, name: str, module: Maxout, x: Value) -> Value:
-    """above * x, then a PReLU of slope below / above: x itself stays on its side of 0 only if above is positive."""
+    """above * x and a PReLU of slope below / above, in an order in which x stays on its side of 0.
+
+    The product comes first, where a batch norm before it takes it in, unless above is negative in a channel.
+    """
     _image(name, x, len(module.above))
     above, below = (numbers(slope).astype(np.float64) for slope in (module.above, module.below))
-    if (above <= 0).any():
-        refuse(name, f"its slope above 0 is {above.min():g} in a channel, and the format has no op that folds the line")
-    # The product has no code of its own in PyTorch: the whole module stands behind the second step.
-    y = draft.emit("affine", f"{name}.above", x, a=above, b=np.zeros(len(above)))
-    return draft.emit("prelu", name, y, source=module, slope=below / above)
+    if (above == 0).any():
+        refuse(name, "its slope above 0 is 0 in a channel, and a PReLU's is 1 there")
+    # Neither step has code of its own in PyTorch: the whole module stands behind the second.
+    zero = np.zeros(len(above))
+    if (above > 0).all():
+        y = draft.emit("affine", f"{name}.above", x, a=above, b=zero)
+        return draft.emit("prelu", name, y, source=module, slope=below / above)
+    y = draft.emit("prelu", f"{name}.slope", x, slope=below / above)
+    return draft.emit("affine", name, y, source=module, a=above, b=zero)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lcrbnn.errors import InputError, refuse_unknown
+from lcrbnn.errors import Failed, InputError, refuse_unknown
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
+from lcrbnn.train.build import check_others
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
 
@@ -22,18 +23,30 @@ KEYS = ("recipe", "seeds", "control", "settings", "arms")
 
 
 class Part(NamedTuple):
-    """One of several processes that share a study: each takes every total-th arm."""
+    """A part of a study, for a process of several or a day of several: every total-th arm, and some of the seeds."""
 
     number: int
     total: int
+    seeds: tuple[int, ...] | None = None  # all if None
 
     @classmethod
-    def of(cls, text: str) -> Part:
+    def of(cls, text: str, seeds: Iterable[int] | None = None) -> Part:
         """Part(2, 4) from "2/4"."""
         match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"a part is written number/total, such as 1/4; got {text!r}")
-        return cls(int(match[1]), int(match[2]))
+        return cls(int(match[1]), int(match[2]), None if seeds is None else tuple(seeds))
+
+    def of_seeds(self, seeds: Iterable[int]) -> list[int]:
+        """Those of the seeds that belong to this part, in order."""
+        return [seed for seed in seeds if self.seeds is None or seed in self.seeds]
+
+    def check(self, seeds: Iterable[int]) -> None:
+        """Raise if it wants a seed that none of these is."""
+        known = sorted(set(seeds))
+        for seed in self.seeds or ():
+            if seed not in known:
+                raise InputError(f"there is no run of seed {seed}: the seeds are {', '.join(map(str, known))}")
 
 
 WHOLE = Part(1, 1)
@@ -70,7 +83,8 @@ class Plan:
 
     def jobs(self, part: Part = WHOLE) -> list[Job]:
         """Every run of a part, in order."""
-        return [job for arm in list(self.arms)[part.number - 1 :: part.total] for job in self.jobs_of(arm, self.seeds)]
+        seeds = part.of_seeds(self.seeds)
+        return [job for arm in list(self.arms)[part.number - 1 :: part.total] for job in self.jobs_of(arm, seeds)]
 
     def jobs_of(self, arm: str, seeds: Iterable[int]) -> list[Job]:
         """The runs of one arm."""
@@ -125,6 +139,7 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
 
 def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
     """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
+    part.check(plan.seeds)
     run_jobs(plan.jobs(part), folder, records, options, width)
 
 
@@ -136,19 +151,40 @@ def run_jobs(
     width: int,
     ended: Callable[[Job, Path], None] = lambda job, path: None,
 ) -> None:
-    """The same for some runs of a plan; `ended` may look into the folder of each finished run before others begin."""
+    """The same for some runs of a plan; `ended` may look into the folder of each finished run before others begin.
+
+    What runs start from or learn from is looked for before any begins. A run that fails leaves the others alone: they
+    are made, and its failure is raised at the end.
+    """
 
     def keep(path: Path) -> None:
         copy_record(path, records / path.relative_to(folder).with_suffix(".json"))
 
     check_places({folder / job.place: job.spec for job in jobs}, resume=True)
-    finished = [job for job in jobs if (folder / job.place / "record.json").exists()]
+    finished = [job for job in jobs if _has_record(folder / job.place)]
+    made = {(folder / job.place).absolute() for job in jobs}
+    failures: list[Failed] = []
+    for job in jobs:
+        if job not in finished:
+            check_others(job.spec, options.runs, made)
     for group in [finished, *_groups([job for job in jobs if job not in finished], width)]:
-        train_together({folder / job.place: job.spec for job in group}, options, resume=True, finished=keep, named=True)
+        places = {folder / job.place: job.spec for job in group}
+        try:
+            train_together(places, options, resume=True, finished=keep, named=True)
+        except Failed as failure:
+            failures.append(failure)
         for job in group:
+            if not _has_record(folder / job.place):
+                continue
             if not (records / f"{job.place}.json").exists():  # it was lost
                 keep(folder / job.place)
             ended(job, folder / job.place)
+    if failures:
+        raise Failed("; ".join(map(str, failures)))
+
+
+def _has_record(run: Path) -> bool:
+    return (run / "record.json").exists()
 
 
 def copy_record(run: Path, target: Path) -> None:

@@ -7,11 +7,11 @@ far it is: not begun, interrupted, finished, read. Each step leaves a whole file
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.errors import InputError
+from lcrbnn.errors import Failed, InputError
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import add_to_record, read_record
@@ -44,28 +44,34 @@ def run_table(
 
     Runs lie in `folder`, a folder a plan; `look` says what their records hold of each layer.
     """
-    missing = []
+    part.check(seed for seeds in promise.arms(table).values() for seed in range(seeds))
+    missing, failures = [], []
     arms = list(promise.arms(table).items())[part.number - 1 :: part.total]
     for study, found in itertools.groupby(arms, key=lambda one: one[0].study):
         jobs = []
         for arm, seeds in found:
             if arm.name in promise.plan(study).arms:
-                jobs += _lacking(promise, arm, seeds, folder / study, look)
+                jobs += _lacking(promise, arm, part.of_seeds(range(seeds)), folder / study, look)
             else:
                 missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
 
         def finish(job: Job, run: Path, study: str = study) -> None:
             _finish(promise, Arm(study, job.arm), job, run, options, look)
 
-        run_jobs(jobs, folder / study, promise.records / study, options, width, finish)
+        try:
+            run_jobs(jobs, folder / study, promise.records / study, options, width, finish)
+        except Failed as failure:
+            failures.append(str(failure))
+    if failures:
+        raise Failed("; ".join(failures))
     return missing
 
 
-def _lacking(promise: Promise, arm: Arm, seeds: int, folder: Path, look: Look | None) -> list[Job]:
+def _lacking(promise: Promise, arm: Arm, seeds: Sequence[int], folder: Path, look: Look | None) -> list[Job]:
     """The runs of an arm that have no figure yet, or lack something else that their folder could still give."""
-    there, keep = promise.runs(arm, seeds), promise.kept().get(arm, ())
+    there, keep = promise.runs(arm, max(seeds, default=-1) + 1), promise.kept().get(arm, ())
     jobs = []
-    for job in promise.plan(arm.study).jobs_of(arm.name, range(seeds)):
+    for job in promise.plan(arm.study).jobs_of(arm.name, seeds):
         wanted = {LAYERS} if look is not None else set()
         wanted |= {WEIGHTS} if job.seed in keep else set()
         if job.seed in there and wanted <= set(there[job.seed]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
+WHOLE = "whole"  # a fact of a checkpoint that is a part of another one: the digest of that
 STUDY = "study:"  # before PLAN/ARM/seed-N, a run of a study, where a spec names a run
 RUNS = Path("runs")  # where the runs of studies lie unless another folder is said: a folder a plan
 
@@ -56,6 +57,7 @@ def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks
     A fused optimiser takes its learning rate from the device, as a captured step needs it. Runs of studies that the
     spec names lie in `runs`.
     """
+    check_others(spec, runs)
     model = build_network(spec)
     if spec.start:
         _start(spec, model, run_named(spec.start, runs))
@@ -143,6 +145,12 @@ def read_spec(folder: RunFolder) -> Spec:
 
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest."""
+    spec, model, digest, _ = _loaded(folder)
+    return spec, model, digest
+
+
+def _loaded(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
+    """The same, and the checkpoint's facts."""
     spec = read_spec(folder)
     newest = folder.newest()
     if newest is None:
@@ -152,14 +160,35 @@ def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
     if checkpoint.facts["spec"] != spec.digest():
         raise InputError(f"the checkpoint {newest} is of a run with other settings than spec.json has")
-    return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest()
+    return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest(), checkpoint.facts
+
+
+def others(spec: Spec, runs: Path = RUNS) -> dict[str, RunFolder]:
+    """The runs that a spec starts from or learns from, by the beginning of a sentence about them."""
+    named = {"a run starts from a finished one": spec.start, "a teacher is a finished run": spec.teacher}
+    return {what: run_named(name, runs) for what, name in named.items() if name}
+
+
+def check_others(spec: Spec, runs: Path = RUNS, made: Container[Path] = ()) -> None:
+    """Raise unless those runs are finished, or are `made` before this one, in these folders."""
+    for what, folder in others(spec, runs).items():
+        if not folder.record.exists() and folder.path.absolute() not in made:
+            raise InputError(f"{what}, and {folder.path.absolute()} has no record.json")
+
+
+def _check_unseen(spec: Spec, theirs: Spec, where: str) -> None:
+    """Raise if a run is judged by images that it can know from the run it starts or learns from."""
+    if spec.images != "all" and theirs.images == "all":
+        raise InputError(
+            f"{where} learned from all training images, and this run is judged by some of them: "
+            "make that one with images train, or this one with images all"
+        )
 
 
 def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
     """Give a fresh network the weights of a finished run."""
-    if not folder.record.exists():
-        raise InputError(f"a run starts from a finished one, and {folder.path.absolute()} has no record.json")
     theirs, other, _ = load_network(folder)
+    _check_unseen(spec, theirs, f"the run in {folder.path}")
     if (theirs.data, theirs.model) != (spec.data, spec.model):
         raise InputError(
             f"the run in {folder.path} is of {theirs.model} on {theirs.data}, this one of {spec.model} on {spec.data}"
@@ -171,15 +200,14 @@ def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
 
 
 def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
-    if not folder.record.exists():
-        raise InputError(f"a teacher is a finished run, and {folder.path.absolute()} has no record.json")
-    theirs, model, digest = load_network(folder)
+    theirs, model, digest, facts = _loaded(folder)
     if theirs.data != spec.data:
         raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")
     known, wanted = data_row(theirs).classes, data_row(spec).classes
     if known != wanted:
         raise InputError(f"the teacher in {folder.path} knows {known} classes, and this run has {wanted}")
-    return model.to(device).eval().requires_grad_(False), digest
+    _check_unseen(spec, theirs, f"the teacher in {folder.path}")
+    return model.to(device).eval().requires_grad_(False), facts.get(WHOLE, digest)
 
 
 def _optimizer(spec: Spec, model: Network, names: dict[Tensor, str], fused: bool) -> torch.optim.Optimizer:

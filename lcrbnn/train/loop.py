@@ -336,8 +336,9 @@ class Loop:
         step = bad.epoch * self.steps + bad.step
         details = {"step": step, "epoch": bad.epoch + 1, "lr": lr, "reason": str(bad), "rows": bad.rows}
         self.folder.write_fault(details)
+        which = f"{self.label.strip()}: " if self.label else ""
         return Failed(
-            f"bad numbers at step {step} (epoch {bad.epoch + 1}, step {bad.step} of {self.steps}), "
+            f"{which}bad numbers at step {step} (epoch {bad.epoch + 1}, step {bad.step} of {self.steps}), "
             f"learning rate {lr:g}: {bad}; {self._kept()}"
         )
 

@@ -31,6 +31,7 @@ from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import fill_memory
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
+MOST = 10**6  # steps that are compiled in one process: a study has one for each run that differs from those before it
 NEVER = 2**62  # the first bad step, while there is none
 WARM_UP = 2  # steps before the capture, undone afterwards
 MUCH = 100  # times lambda: what retention weighs where its own gradient is wanted, clear of rounding
@@ -68,7 +69,7 @@ class FastStep:
         self._epoch = self._step = 0
         self._full = 0.0
         compiler: Any = torch._dynamo.config
-        compiler.recompile_limit = max(compiler.recompile_limit, 64)  # each run beside this one compiles its own
+        compiler.recompile_limit = compiler.accumulated_recompile_limit = MOST
         self._forward = torch.compile(self._objective, fullgraph=True)
         self._settle = torch.compile(self._booked, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)

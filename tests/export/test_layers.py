@@ -121,10 +121,23 @@ def odd() -> BinaryConv2d:
     return layer
 
 
-def bent() -> Maxout:
+def bent(above: float) -> Maxout:
     act = Maxout(4)
-    act.above.data[2] = -0.5
+    act.above.data[2] = above
     return act
+
+
+def test_two_slopes_may_fall_above_zero() -> None:
+    """As a trained network's do now and then: the order of product and PReLU is then the other one."""
+    net = nn.Sequential(conv(padding=1), nn.BatchNorm2d(6), Maxout(6), conv(cin=6), nn.BatchNorm2d(6), Maxout(6), *END)
+    images = torch.randn(5, 4, 8, 8)
+    stirred(net, images)
+    for place in (2, 5):
+        act = net[place]
+        assert isinstance(act, Maxout)
+        act.above.data[:3] = torch.tensor([-0.5, -1.2, -0.1])
+        act.below.data[:2] = torch.tensor([0.4, -0.3])
+    check_layers(net, export_model(net, input_of(images, 6), "chain"), images)
 
 
 REFUSED = [
@@ -149,7 +162,7 @@ REFUSED = [
     (lambda: [nn.Flatten(), conv()], "it takes a map, and gets a vector"),
     (lambda: [nn.BatchNorm2d(4, track_running_stats=False)], "it keeps no running statistics"),
     (lambda: [nn.Hardtanh(0, 6)], "it cuts at 0 and 6"),
-    (lambda: [bent()], "its slope above 0 is -0.5 in a channel, and the format has no op that folds the line"),
+    (lambda: [bent(0.0)], "its slope above 0 is 0 in a channel, and a PReLU's is 1 there"),
     (lambda: [nn.AvgPool2d(2, padding=1)], "it is padded or has a divisor of its own"),
     (lambda: [nn.MaxPool2d(2, dilation=2)], "it is dilated or gives indices"),
     (lambda: [nn.AdaptiveAvgPool2d(2)], "it averages to 2, and the format's mean to one pixel"),

@@ -14,6 +14,7 @@ import torch._dynamo
 from lcrbnn.data import DATASETS
 from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import Failed
+from lcrbnn.study.plan import read_plan
 from lcrbnn.train import Spec
 from lcrbnn.train import run as running
 from lcrbnn.train.batches import Batches
@@ -21,7 +22,7 @@ from lcrbnn.train.build import Parts, build
 from lcrbnn.train.evaluate import look
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
-from tests.train.helpers import OFTEN, SMALL, Crash, arrays, crash_after, log, small_run
+from tests.train.helpers import OFTEN, ROOT, SMALL, Crash, arrays, crash_after, log, small_run
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
@@ -158,3 +159,12 @@ def test_the_compiled_step_sees_what_the_plain_look_sees_and_leaves_no_trace(tak
 
 def test_without_retention_the_compiled_step_has_no_look_of_its_own() -> None:
     assert steps(FastStep, SPEC.but(weight=0.0, ramp=0.0), 1)[1].look() is None
+
+
+def test_a_process_may_compile_the_steps_of_every_run_that_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ("recompile_limit", "accumulated_recompile_limit")
+    for name in limits:
+        monkeypatch.setattr(torch._dynamo.config, name, 8)
+    steps(FastStep, SPEC.but(batch=2000, drop_last=False), 0)  # nothing is compiled: no batch is whole
+    planned = sum(len(read_plan(path).jobs()) for path in (ROOT / "studies").glob("*.toml"))
+    assert all(getattr(torch._dynamo.config, name) > planned > 64 for name in limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.build import build
 from lcrbnn.train.run import Options, evaluate
 from lcrbnn.train.state import module_arrays
-from tests.train.helpers import SMALL, small_run
+from tests.train.helpers import SMALL, Crash, assert_same, crash_after, small_run
 from tools.slim import slim
 
 CPU = torch.device("cpu")
@@ -41,3 +42,28 @@ def test_a_slim_run_starts_and_teaches_as_the_whole_one_does(tmp_path: Path) -> 
     RunFolder(whole).record.unlink()
     with pytest.raises(InputError, match="there is no finished run in"):
         slim(whole, tmp_path / "other")
+
+
+def test_what_began_with_a_teacher_goes_on_with_its_slim_copy(tmp_path: Path) -> None:
+    teacher = small_run(tmp_path / "teacher", SMALL.but(epochs=1))
+    spec = SMALL.but(seed=4, teacher=str(teacher), distill=0.5)
+    straight = small_run(tmp_path / "straight", spec)
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after(patch, 5)
+        with pytest.raises(Crash):
+            small_run(tmp_path / "run", spec)
+    slim(teacher, tmp_path / "slim")
+    slim(tmp_path / "slim", tmp_path / "again")
+    shutil.rmtree(teacher)
+    (tmp_path / "again").rename(teacher)
+    small_run(tmp_path / "run", spec, resume=True)
+    assert_same(straight, tmp_path / "run")
+
+
+@pytest.mark.parametrize("part", ["teacher", "start"])
+def test_a_run_is_not_judged_by_images_that_its_teacher_or_start_learned(part: str, tmp_path: Path) -> None:
+    other = str(small_run(tmp_path / "other", SMALL.but(epochs=1, images="all")))
+    spec = SMALL.but(**({"teacher": other, "distill": 0.5} if part == "teacher" else {"start": other}))
+    with pytest.raises(InputError, match="learned from all training images, and this run is judged by some of them"):
+        build(spec, CPU)
+    build(spec.but(images="all"), CPU)
