@@ -35,6 +35,12 @@ def random_rotation(n: int) -> Tensor:
     return q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)
 
 
+def _nearest_rotation(x: Tensor) -> Tensor:
+    """The orthogonal matrix nearest to x, found on the CPU: a GPU takes small decompositions one by one."""
+    u, _, vh = torch.linalg.svd(x.cpu())
+    return (u @ vh).to(x.device)
+
+
 def _wide(x: Tensor) -> Tensor:
     """At least float32: a rotation in half precision turns weights across zero."""
     return x.float() if x.dtype.itemsize < 4 else x
@@ -83,10 +89,8 @@ class RbnnWeight(WeightBinarizer):
             left, right = _wide(self.left), _wide(self.right)
             for _ in range(ROUNDS):
                 signs = ops.sign(left.T @ x @ right)
-                u, _, vh = torch.linalg.svd((signs @ right.T @ x.mT).sum(0))
-                left = vh.T @ u.T
-                u, _, vh = torch.linalg.svd((x.mT @ left @ signs).sum(0))
-                right = u @ vh
+                left = _nearest_rotation((signs @ right.T @ x.mT).sum(0)).T
+                right = _nearest_rotation((x.mT @ left @ signs).sum(0))
             self.left.copy_(left)
             self.right.copy_(right)
 

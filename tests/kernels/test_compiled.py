@@ -76,6 +76,7 @@ def test_a_kernel_compiles_for_a_gpu(name: str, architecture: int, monkeypatch: 
         source = described(kernel, args)
         made.append(triton.compile(source, GPUTarget("cuda", architecture, 32), options={"num_warps": num_warps}))
 
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # as it was in all versions; later ones warn if nobody says so
     monkeypatch.setattr(triton.runtime.jit.JITFunction, "run", compiled)
     LAUNCHES[name]()
     assert made
