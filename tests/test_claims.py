@@ -64,6 +64,14 @@ def test_the_literal_form_brings_its_ratios_closer_and_ends_training() -> None:
     assert all(valid(record) > 76 for record in runs("cifar10-screen/paper-1e-3", 2).values())
 
 
+def test_the_literal_form_does_not_gain_what_the_paper_says() -> None:
+    double = {row.of.name: row.paper for row in read_promise(ROOT / "results" / "plan.toml").tables["double"].rows}
+    gain = compared("cifar10-double/none", "cifar10-double/paper", 8, lambda record: record["readings"][0]["top1"])
+    assert str(gain) == "+0.18 [-0.24, +0.60]"
+    assert not gain.decided
+    assert gain.high < round(double["paper"] - double["none"], 2) == 0.7
+
+
 def test_a_published_figure_is_above_the_papers() -> None:
     double = read_promise(ROOT / "results" / "plan.toml").tables["double"]
     ours = max(row.paper for row in double.rows if row.paper is not None)

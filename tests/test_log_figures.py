@@ -64,6 +64,52 @@ def test_the_literal_form_at_small_strengths() -> None:
     assert f"a mean loss of {at[31]['loss']:.0f} in epoch 31" in LOG
 
 
+def test_strengths_of_the_form_that_works() -> None:
+    arms = {"0": "double/none", "¼": "lambda-default/times-quarter", "½": "lambda-default/times-half"}
+    arms |= {"1": "double/default", "2": "lambda-default/times-2", "4": "lambda-default/times-4"}
+    tests = []
+    for strength, arm in arms.items():
+        (run,) = runs(f"cifar10-{arm}", 1)
+        end = run["figures"]["last"]
+        tests.append(run["readings"][0]["top1"])
+        apart = statistics.fmean(abs(ratio - 1) for ratio in end["ratios"])
+        row = f"| {strength} | {tests[-1]:.2f} | {end['train']:.2f} | {apart:.3f} |".replace("| 0.", "| .")
+        row += f" {end['share']:.3f} | {end['weight']:.0f} |".replace(" 0.", " .") if end["share"] else " | |"
+        assert f"{row}\n" in LOG
+    assert (
+        f"one seed: {listed(tests[:-1]).replace(' ', ', ')} and {tests[-1]}." in (ROOT / "docs/claims.md").read_text()
+    )
+    full = {
+        arm: [run["readings"][0]["top1"] for run in runs(f"cifar10-double/{arm}", 8)] for arm in ("none", "default")
+    }
+    assert max(full["default"]) == full["default"][0]
+    assert f"({max(full['default'])}, their mean is {statistics.fmean(full['default']):.2f})" in LOG
+    differences = [b - a for a, b in zip(*full.values(), strict=True)]
+    assert f"single pairs differ by {statistics.stdev(differences):.1f} (standard deviation)" in LOG
+
+
+def test_the_literal_form_at_full_length() -> None:
+    found = {arm: runs(f"cifar10-double/{arm}", 8) for arm in ("none", "paper", "default")}
+    test = {arm: [run["readings"][0]["top1"] for run in some] for arm, some in found.items()}
+    means = {arm: f"{statistics.fmean(v):.2f} ({statistics.stdev(v):.2f})" for arm, v in test.items()}
+    gain = minus(str(paired(test["none"], test["paper"])))
+    each = " ".join(f"{b - a:+.2f}" for a, b in zip(test["none"], test["paper"], strict=True))
+    assert f"eight seeds at full length: {means['paper'][:5]} %, {gain}\n" in LOG
+    assert (
+        f"{listed(test['paper'])}, mean {means['paper']}, without {means['none']}; the gain by seed {minus(each)}"
+        in LOG
+    )
+    assert f"at the best of its strengths, {gain}" in (ROOT / "README.md").read_text()
+    last = [run["figures"]["last"] for run in found["paper"]]
+    apart = [statistics.fmean(abs(ratio - 1) for ratio in end["ratios"]) for end in last]
+    shares = [end["share"] for end in last]
+    assert f"is {min(apart):.1f} to {max(apart):.1f} in the end" in LOG
+    assert f"{min(shares):.5f} to {max(shares):.5f}".replace("0.", ".") in LOG
+    assert minus(f"`default` against `paper`, eight pairs: {paired(test['paper'], test['default'])}") in LOG
+    worst = last[2]["ratios"]
+    assert f"one layer's ratio at {worst[2]:.2f} and its neighbour's at {worst[3]:.0f}".replace("at 0.", "at .") in LOG
+
+
 def test_full_precision() -> None:
     test = [run["readings"][0]["top1"] for run in runs("cifar10-real/none")]
     mean = statistics.fmean(test)

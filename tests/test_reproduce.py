@@ -270,3 +270,18 @@ def test_a_run_that_fails_does_not_keep_the_rest_of_a_table_from_its_figures(tmp
     with pytest.raises(Failed, match=r"^none/seed-0: bad numbers at step 1 "):
         run_table(promise, promise.tables["small"], tmp_path / "runs", OPTIONS, 2, look=look_at_run)
     assert readings(tmp_path) == {"kept/seed-0": 1, "kept/seed-1": 1, "none/seed-0": 1, "none/seed-1": 1}
+
+
+def test_runs_of_a_plan_go_side_by_side_wherever_their_rows_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promised(tmp_path)
+    (tmp_path / "studies" / "other.toml").write_text(STUDY)
+    path = tmp_path / "results" / "plan.toml"
+    other = '{ title = "between", of = "other/none", seeds = 1 },\n    { title = "with"'
+    path.write_text(PLAN.replace('{ title = "with"', other))
+    promise = read_promise(path)
+    asked = []
+    monkeypatch.setattr(reproduce, "run_jobs", lambda jobs, *rest: asked.append([job.place for job in jobs]))
+    run(promise, tmp_path)
+    assert asked == [["none/seed-0", "none/seed-1", "kept/seed-0", "kept/seed-1"], ["none/seed-0"]]

@@ -6,7 +6,6 @@ far it is: not begun, interrupted, finished, read. Each step leaves a whole file
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,16 +39,16 @@ def run_table(
     part: Part = WHOLE,
     look: Look | None = None,
 ) -> list[str]:
-    """Make what a table lacks, `width` runs side by side; return a sentence for each arm that cannot be run yet.
+    """Make what a table lacks, `width` runs of a plan side by side; say of each arm that cannot be run yet why not.
 
     Runs lie in `folder`, a folder a plan; `look` says what their records hold of each layer.
     """
     part.check(seed for seeds in promise.arms(table).values() for seed in range(seeds))
     missing, failures = [], []
     arms = list(promise.arms(table).items())[part.number - 1 :: part.total]
-    for study, found in itertools.groupby(arms, key=lambda one: one[0].study):
+    for study in dict.fromkeys(arm.study for arm, _ in arms):
         jobs = []
-        for arm, seeds in found:
+        for arm, seeds in [one for one in arms if one[0].study == study]:
             if arm.name in promise.plan(study).arms:
                 jobs += _lacking(promise, arm, part.of_seeds(range(seeds)), folder / study, look)
             else:
