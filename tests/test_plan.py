@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from lcrbnn.cli import main
 from lcrbnn.errors import Failed, InputError
+from lcrbnn.study import plan as planning
 from lcrbnn.study.plan import Job, Part, Plan, _groups, read_plan, run_jobs, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
@@ -173,6 +175,30 @@ def test_runs_with_the_same_compiled_step_come_together() -> None:
         ["other-0", "other-1"],
     ]
     assert sorted(str(job) for group in groups for job in group) == sorted(map(str, jobs))
+
+
+def test_steps_are_compiled_ahead_in_the_order_in_which_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[Options, list[Spec]]] = []
+
+    def note(specs: list[Spec], options: Options) -> nullcontext[None]:
+        asked.append((options, specs))
+        return nullcontext()
+
+    monkeypatch.setattr(planning, "compiled_ahead", note)
+    monkeypatch.setattr(planning, "train_together", lambda *given, **named: None)
+    plan_of(tmp_path, TEXT + "[arms.c]\nmethod = 'xnor'\n[arms.d]\nshare = 0.1\n")
+    words = ["study", str(tmp_path / "small.toml"), "--run", str(tmp_path / "runs"), "--side-by-side", "4"]
+    assert main([*words, "--device", "cpu", "--ahead", "3"]) == 0
+    ((options, specs),) = asked
+    assert options.ahead == 3
+    assert [(s.method, s.weight, s.share) for s in dict.fromkeys(specs)] == [
+        ("irnet", 0.0, 0.0),
+        ("xnor", 0.0, 0.0),
+        ("irnet", 1.0, 0.0),  # weight-1 and d: one step for both
+    ]
+    assert main([*words, "--device", "cpu", "--ahead", "-1"]) == 2
 
 
 def test_parts_are_every_arm_once(tmp_path: Path) -> None:

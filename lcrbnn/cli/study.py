@@ -30,6 +30,9 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="LIST", help="take these seeds only, such as 0-2 or 0,5")
     parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
     parser.add_argument("--step", default="auto", help=STEP_HELP)
+    parser.add_argument(
+        "--ahead", type=int, default=0, metavar="N", help="processes that compile the steps of later arms meanwhile"
+    )
     parser.add_argument("--save-seconds", type=float, default=30.0, help=SAVE_HELP)
     parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
     add_options(parser)
@@ -40,8 +43,11 @@ def options_of(args: argparse.Namespace, runs: Path) -> Options:
     """How they are carried out, as the options say it; runs of other plans lie in `runs`, a folder a plan."""
     from lcrbnn.train.run import Options
 
+    number(args.ahead, "--ahead", low=0, whole=True)
     reading = {"workers": args.workers, "cache": args.cache, "patience": args.patience}
-    return Options(args.device, args.data_folder, args.save_seconds, step=args.step, **reading, runs=runs)
+    return Options(
+        args.device, args.data_folder, args.save_seconds, step=args.step, **reading, runs=runs, ahead=args.ahead
+    )
 
 
 def part_of(args: argparse.Namespace) -> Part:

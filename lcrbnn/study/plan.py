@@ -15,6 +15,7 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
 from lcrbnn.train import Spec
+from lcrbnn.train.ahead import compiled_ahead
 from lcrbnn.train.build import check_others
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
@@ -164,21 +165,23 @@ def run_jobs(
     finished = [job for job in jobs if _has_record(folder / job.place)]
     made = {(folder / job.place).absolute() for job in jobs}
     failures: list[Failed] = []
-    for job in jobs:
-        if job not in finished:
-            check_others(job.spec, options.runs, made)
-    for group in [finished, *_groups([job for job in jobs if job not in finished], width)]:
-        places = {folder / job.place: job.spec for job in group}
-        try:
-            train_together(places, options, resume=True, finished=keep, named=True)
-        except Failed as failure:
-            failures.append(failure)
-        for job in group:
-            if not _has_record(folder / job.place):
-                continue
-            if not (records / f"{job.place}.json").exists():  # it was lost
-                keep(folder / job.place)
-            ended(job, folder / job.place)
+    todo = [job for job in jobs if job not in finished]
+    for job in todo:
+        check_others(job.spec, options.runs, made)
+    groups = _groups(todo, width)
+    with compiled_ahead([_compiled_for(job.spec) for group in groups for job in group], options):
+        for group in [finished, *groups]:
+            places = {folder / job.place: job.spec for job in group}
+            try:
+                train_together(places, options, resume=True, finished=keep, named=True)
+            except Failed as failure:
+                failures.append(failure)
+            for job in group:
+                if not _has_record(folder / job.place):
+                    continue
+                if not (records / f"{job.place}.json").exists():  # it was lost
+                    keep(folder / job.place)
+                ended(job, folder / job.place)
     if failures:
         raise Failed("; ".join(map(str, failures)))
 

@@ -121,7 +121,7 @@ class Loop:
         place = self.place
         self._clock = time.monotonic()
         waited = self.train.waited
-        self._enter(place.epoch, place.step)
+        self.enter(place.epoch, place.step)
         while place.step < self.steps:
             self._one()
             self.progress.advance(self._note)
@@ -144,7 +144,7 @@ class Loop:
         """What is done while images are read: several processes go on to the next step, where they can agree."""
         return stop.check if self.ranks.size == 1 else lambda: None
 
-    def _enter(self, epoch: int, step: int) -> None:
+    def enter(self, epoch: int, step: int) -> None:
         """Be ready for the steps of an epoch; what happens once an epoch is done before its first."""
         advance(self.parts.model, epoch / self.spec.epochs)
         if self.ranks.size > 1:
@@ -180,7 +180,7 @@ class Loop:
         twin.reopen()
         try:
             for epoch in range(twin.place.epoch, bad.epoch + 1):
-                twin._enter(epoch, first := twin.place.step)
+                twin.enter(epoch, first := twin.place.step)
                 for _ in range(first, self.steps if epoch < bad.epoch else bad.step + 1):
                     twin.step.take()
                 twin.place.step = 0

@@ -51,6 +51,12 @@ class Options:
     patience: float = PATIENCE  # seconds that such a process may say nothing
     ranks: Ranks = ALONE  # the processes that share the run
     runs: Path = RUNS  # of studies, where a spec names one of them
+    ahead: int = 0  # processes that compile the steps of a study's later runs meanwhile
+
+    @property
+    def fast(self) -> bool:
+        """Whether steps are compiled."""
+        return choose(STEPS, self.step, "kind of step")(find_device(self.device))
 
     @property
     def files(self) -> Files:
@@ -187,7 +193,7 @@ def _broken(folders: Iterable[RunFolder], spec: Spec, options: Options) -> Fault
 
 def _built(todo: Mapping[RunFolder, Spec], options: Options) -> dict[RunFolder, Parts]:
     device = find_device(options.device)
-    fused = STEPS[options.step](device) and device.type == "cuda"
+    fused = options.fast and device.type == "cuda"
     how: dict[str, Any] = {"fused": fused, "ranks": options.ranks, "runs": options.runs}
     return {folder: build(spec, device, **how) for folder, spec in todo.items()}
 
@@ -202,11 +208,10 @@ def _loops(
     """Everything else that the runs need, made and checked; nothing is written. `held` closes what reads images."""
     ranks = options.ranks
     device = find_device(options.device)
-    fast = STEPS[options.step](device)
     splits = open_splits(list(todo.values()), options.files, device, held, known, (ranks.rank, ranks.size))
     loops = []
     for (folder, spec), found in zip(todo.items(), splits, strict=True):
-        step = (FastStep if fast else EagerStep)(spec, built[folder], found.train, ranks)
+        step = (FastStep if options.fast else EagerStep)(spec, built[folder], found.train, ranks)
         seconds = options.save_seconds
         loop = Loop(spec, built[folder], step, found.train, found.valid, folder, save_seconds=seconds, ranks=ranks)
         loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
