@@ -30,6 +30,7 @@ COMPILERS: dict[str, dict[str, Any]] = {
     "combo": {"combo_kernels": True},  # independent kernels in one launch
     "cooperative": {"triton.cooperative_reductions": True},  # a reduction in one launch instead of two
     "tuned": {"coordinate_descent_tuning": True},  # block sizes by trial
+    "pdl": {"triton.enable_pdl": True},  # a kernel is started before the one it waits for has ended (Hopper and later)
 }
 
 
@@ -91,14 +92,16 @@ CASES: dict[str, Case] = {
     "resnet20-cooperative": Case("resnet20-double", compiler="cooperative", base="resnet20"),
     **{
         f"resnet20-five-{name}": Case("resnet20-double", compiler=name, seeds=5, base="resnet20-five")
-        for name in ("combo", "tuned")
+        for name in ("combo", "tuned", "pdl")
     },
+    "resnet20-pdl": Case("resnet20-double", compiler="pdl", base="resnet20"),
     "resnet20-five-paper": Case("resnet20-double", retention="paper", seeds=5, base="resnet20-five"),
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
     "resnet18-combo": Case("resnet18", compiler="combo", base="resnet18"),
     "resnet18-cooperative": Case("resnet18", compiler="cooperative", base="resnet18"),
     "resnet18-tuned": Case("resnet18", compiler="tuned", base="resnet18"),
+    "resnet18-pdl": Case("resnet18", compiler="pdl", base="resnet18"),
     "resnet18-latent": Case("resnet18", retention="latent", base="resnet18", slower=1.05),
     "resnet18-teacher": Case("resnet18", retention="teacher", base="resnet18", slower=1.20),
     "resnet18-224": _IMAGENET,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._inductor.config
 
 from lcrbnn.errors import number
 from lcrbnn.runs.folder import RunFolder
@@ -89,6 +90,8 @@ def work(told: dict[str, Any]) -> None:
     from lcrbnn.train.run import Options
 
     torch.set_num_threads(told["threads"])
+    compiler: Any = torch._inductor.config
+    compiler.autotune_local_cache = False  # what is timed beside other work, to choose between kernels, is not kept
     options = Options(told["device"], Path(told["data_folder"]), runs=Path(told["runs"]))
     for stored in told["specs"]:
         if os.getppid() != told["parent"]:
