@@ -10,7 +10,7 @@ import torch
 from lcrbnn.cli import main
 from lcrbnn.errors import Failed, InputError
 from lcrbnn.study import plan as planning
-from lcrbnn.study.plan import Job, Part, Plan, _groups, read_plan, run_jobs, run_plan, table
+from lcrbnn.study.plan import Part, Plan, read_plan, run_jobs, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
 from lcrbnn.train.run import Options
@@ -162,19 +162,6 @@ def test_a_plan_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest
     path = tmp_path / "no.toml"
     assert main(["study", str(path)]) == 2
     assert capsys.readouterr().err == f"lcrbnn: the plan {path} cannot be read: No such file or directory\n"
-
-
-def test_runs_with_the_same_compiled_step_come_together() -> None:
-    specs = {"none": Spec(), "strong": Spec(weight=8.0), "other": Spec(method="xnor"), "weak": Spec(share=0.01)}
-    seeds = {"none": 3, "strong": 5, "other": 2, "weak": 4}
-    jobs = [Job(arm, seed, spec.but(seed=seed)) for arm, spec in specs.items() for seed in range(seeds[arm])]
-    groups = _groups(jobs, 6)
-    assert [[f"{job.arm}-{job.seed}" for job in group] for group in groups] == [
-        ["none-0", "none-1", "none-2", "weak-1", "weak-2", "weak-3"],
-        ["strong-0", "strong-1", "strong-2", "strong-3", "strong-4", "weak-0"],
-        ["other-0", "other-1"],
-    ]
-    assert sorted(str(job) for group in groups for job in group) == sorted(map(str, jobs))
 
 
 def test_steps_are_compiled_ahead_in_the_order_in_which_they_are_needed(

@@ -16,10 +16,11 @@ import torch
 from lcrbnn.analyze.layers import look_at_run
 from lcrbnn.cli import main
 from lcrbnn.errors import Failed, InputError
+from lcrbnn.study import plan as planning
 from lcrbnn.study import reproduce
 from lcrbnn.study.plan import Part
 from lcrbnn.study.promise import Promise, read_promise
-from lcrbnn.study.reproduce import run_table
+from lcrbnn.study.reproduce import run_tables
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import read_weights, recompute, write_weights
 from lcrbnn.train.run import Options
@@ -58,7 +59,7 @@ def promised(folder: Path, records: Path | None = None) -> Promise:
 
 
 def run(promise: Promise, folder: Path) -> list[str]:
-    return run_table(promise, promise.tables["small"], folder / "runs", OPTIONS, 2, look=look_at_run)
+    return run_tables(promise, [promise.tables["small"]], folder / "runs", OPTIONS, 2, look=look_at_run)
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
@@ -78,7 +79,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return interrupt() if next(looks) == 2 else look_at_run(path, options)
 
     with pytest.raises(KeyboardInterrupt):
-        run_table(promise, promise.tables["small"], folder / "runs", OPTIONS, 2, look=look)
+        run_tables(promise, [promise.tables["small"]], folder / "runs", OPTIONS, 2, look=look)
     assert readings(folder) == {"none/seed-0": 1, "none/seed-1": 0}  # the second was read, but its record not kept
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce, "evaluate", interrupt)
@@ -114,7 +115,7 @@ def test_an_interrupted_table_goes_on_and_reads_every_test_once(made: Path) -> N
 def test_parts_are_every_arm_once(made: Path) -> None:
     promise = promised(made)
     parts = [Part(number, 3) for number in (1, 2, 3)]
-    missing = [run_table(promise, promise.tables["small"], made / "runs", OPTIONS, 2, part) for part in parts]
+    missing = [run_tables(promise, [promise.tables["small"]], made / "runs", OPTIONS, 2, part) for part in parts]
     assert [len(sentences) for sentences in missing] == [0, 0, 1]
 
 
@@ -267,21 +268,27 @@ def test_a_run_that_fails_does_not_keep_the_rest_of_a_table_from_its_figures(tmp
     broken = '{ title = "no", of = "broken/none", seeds = 1 },\n    { title = "with"'
     path.write_text(PLAN.replace('{ title = "with"', broken).replace("keep = [1]", "keep = []"))
     promise = read_promise(path)
-    with pytest.raises(Failed, match=r"^none/seed-0: bad numbers at step 1 "):
-        run_table(promise, promise.tables["small"], tmp_path / "runs", OPTIONS, 2, look=look_at_run)
+    with pytest.raises(Failed, match=r"^broken/none/seed-0: bad numbers at step 1 "):
+        run_tables(promise, [promise.tables["small"]], tmp_path / "runs", OPTIONS, 2, look=look_at_run)
     assert readings(tmp_path) == {"kept/seed-0": 1, "kept/seed-1": 1, "none/seed-0": 1, "none/seed-1": 1}
 
 
-def test_runs_of_a_plan_go_side_by_side_wherever_their_rows_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_runs_of_some_tables_go_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promised(tmp_path)
     (tmp_path / "studies" / "other.toml").write_text(STUDY)
     path = tmp_path / "results" / "plan.toml"
-    other = '{ title = "between", of = "other/none", seeds = 1 },\n    { title = "with"'
-    path.write_text(PLAN.replace('{ title = "with"', other))
+    between = '{ title = "between", of = "other/none", seeds = 1 },\n    { title = "with"'
+    rows = ['{ title = "more", of = "digits/none", seeds = 3 }', '{ title = "new", of = "other/kept", seeds = 1 }']
+    second = f'[tables.second]\ntitle = "More"\nsource = "none"\nrows = [{", ".join(rows)}]\n'
+    path.write_text(PLAN.replace('{ title = "with"', between) + second)
     promise = read_promise(path)
-    asked = []
-    monkeypatch.setattr(reproduce, "run_jobs", lambda jobs, *rest: asked.append([job.place for job in jobs]))
-    run(promise, tmp_path)
-    assert asked == [["none/seed-0", "none/seed-1", "kept/seed-0", "kept/seed-1"], ["none/seed-0"]]
+    groups: list[list[str]] = []
+
+    def note(runs: dict[Path, Any], *given: Any, **named: Any) -> None:
+        groups.append([str(place.relative_to(tmp_path / "runs")) for place in runs])
+
+    monkeypatch.setattr(planning, "train_together", note)
+    run_tables(promise, list(promise.tables.values()), tmp_path / "runs", OPTIONS, 4)
+    plain = ["digits/none/seed-0", "digits/none/seed-1", "digits/none/seed-2", "other/none/seed-0"]
+    kept = ["digits/kept/seed-0", "digits/kept/seed-1", "other/kept/seed-0"]
+    assert groups == [[], plain, kept]

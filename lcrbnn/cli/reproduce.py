@@ -12,15 +12,15 @@ from lcrbnn.errors import choose, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A table, and how its runs are carried out."""
-    parser.add_argument("table", nargs="?", help="a table of the plan; without one, they are listed")
+    """Tables, and how their runs are carried out."""
+    parser.add_argument("tables", nargs="*", metavar="table", help="tables of the plan; without one, they are listed")
     parser.add_argument("--plan", type=Path, default=Path("results/plan.toml"), help="what is promised")
     parser.add_argument(
         "--run", type=Path, default=Path("runs"), metavar="FOLDER", help="of the runs, a folder a study"
     )
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="of the records; that of the plan if not said")
     parser.add_argument(
-        "--show", action="store_true", help="print the table from the records that are there; run nothing"
+        "--show", action="store_true", help="print the tables from the records that are there; run nothing"
     )
     parser.add_argument(
         "--write",
@@ -34,34 +34,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Make what the table lacks and print it; or list the tables; or write them all."""
+    """Make what the tables lack and print them; or list the tables; or write them all."""
     from lcrbnn.study.promise import read_promise
     from lcrbnn.study.results import describe, render, render_table
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
     part = part_of(args)
     promise = read_promise(args.plan, args.records)
-    if args.table is not None:
-        table = choose(promise.tables, args.table, "table")
-        if not args.show:
-            _run(args, promise, table, part)
-        print(f"{table.title}\n{describe(table)}\n\n{render_table(promise, table)}")
+    tables = [choose(promise.tables, name, "table") for name in dict.fromkeys(args.tables)]
+    if tables and not args.show:
+        _run(args, promise, tables, part)
+    for i, table in enumerate(tables):
+        gap = "\n" if i else ""
+        print(f"{gap}{table.title}\n{describe(table)}\n\n{render_table(promise, table)}")
     if args.write is not None:
         from lcrbnn.runs.files import write_whole
 
         write_whole(args.write, [render(promise).encode()])
         print(args.write)
-    elif args.table is None:
+    elif not tables:
         print(_list(promise))
     return 0
 
 
-def _run(args: argparse.Namespace, promise: Any, table: Any, part: Any) -> None:
+def _run(args: argparse.Namespace, promise: Any, tables: list[Any], part: Any) -> None:
     from lcrbnn.analyze.layers import look_at_run
-    from lcrbnn.study.reproduce import run_table
+    from lcrbnn.study.reproduce import run_tables
 
     options = options_of(args, args.run)
-    for sentence in run_table(promise, table, args.run, options, args.side_by_side, part, look_at_run):
+    for sentence in run_tables(promise, tables, args.run, options, args.side_by_side, part, look_at_run):
         print(f"lcrbnn: {sentence}", file=sys.stderr)
 
 

@@ -14,6 +14,7 @@ from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
+from lcrbnn.study.turns import compiled_for, side_by_side
 from lcrbnn.train import Spec
 from lcrbnn.train.ahead import compiled_ahead
 from lcrbnn.train.build import check_others
@@ -59,11 +60,12 @@ class Job(NamedTuple):
     arm: str
     seed: int
     spec: Spec
+    study: str = ""  # where runs of several lie beside each other
 
     @property
     def place(self) -> str:
-        """Its folder under that of the study."""
-        return f"{self.arm}/seed-{self.seed}"
+        """Its folder under that of the study, or of all studies."""
+        return f"{self.study}/{self.arm}/seed-{self.seed}".removeprefix("/")
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def run_jobs(
     width: int,
     ended: Callable[[Job, Path], None] = lambda job, path: None,
 ) -> None:
-    """The same for some runs of a plan; `ended` may look into the folder of each finished run before others begin.
+    """The same for some runs; `ended` may look into the folder of each finished run before others begin.
 
     What runs start from or learn from is looked for before any begins. A run that fails leaves the others alone: they
     are made, and its failure is raised at the end.
@@ -161,27 +163,26 @@ def run_jobs(
     def keep(path: Path) -> None:
         copy_record(path, records / path.relative_to(folder).with_suffix(".json"))
 
-    check_places({folder / job.place: job.spec for job in jobs}, resume=True)
-    finished = [job for job in jobs if _has_record(folder / job.place)]
-    made = {(folder / job.place).absolute() for job in jobs}
+    places = {folder / job.place: job for job in jobs}
+    specs = {path: job.spec for path, job in places.items()}
+    check_places(specs, resume=True)
+    finished = {path: spec for path, spec in specs.items() if _has_record(path)}
+    todo = {path: spec for path, spec in specs.items() if path not in finished}
+    made = {path.absolute() for path in places}
+    for spec in todo.values():
+        check_others(spec, options.runs, made)
+    groups = side_by_side(todo, width, options.runs)
     failures: list[Failed] = []
-    todo = [job for job in jobs if job not in finished]
-    for job in todo:
-        check_others(job.spec, options.runs, made)
-    groups = _groups(todo, width)
-    with compiled_ahead([_compiled_for(job.spec) for group in groups for job in group], options):
+    with compiled_ahead([compiled_for(spec) for group in groups for spec in group.values()], options):
         for group in [finished, *groups]:
-            places = {folder / job.place: job.spec for job in group}
             try:
-                train_together(places, options, resume=True, finished=keep, named=True)
+                train_together(group, options, resume=True, finished=keep, named=folder)
             except Failed as failure:
                 failures.append(failure)
-            for job in group:
-                if not _has_record(folder / job.place):
-                    continue
-                if not (records / f"{job.place}.json").exists():  # it was lost
-                    keep(folder / job.place)
-                ended(job, folder / job.place)
+            for path in filter(_has_record, group):
+                if not (records / f"{places[path].place}.json").exists():  # it was lost
+                    keep(path)
+                ended(places[path], path)
     if failures:
         raise Failed("; ".join(map(str, failures)))
 
@@ -194,29 +195,6 @@ def copy_record(run: Path, target: Path) -> None:
     """The record of a run, as another file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, [(run / "record.json").read_bytes()])
-
-
-def _compiled_for(spec: Spec) -> Spec:
-    """What a step is compiled for: all but the seed and, where there is retention, its strength."""
-    same = spec.but(seed=0, share=0.0, ramp=0.0, weight=0.0)
-    return same.but(weight=1.0) if spec.retains else same
-
-
-def _groups(jobs: Sequence[Job], width: int) -> list[list[Job]]:
-    """So many at a time; runs with the same compiled step stay together, as far as they fit."""
-    alike: dict[Spec, list[Job]] = {}
-    for job in jobs:
-        alike.setdefault(_compiled_for(job.spec), []).append(job)
-    groups: list[list[Job]] = []
-    for some in alike.values():
-        for start in range(0, len(some), width):
-            part = some[start : start + width]
-            room = next((group for group in groups if len(group) + len(part) <= width), None)
-            if room is None:
-                groups.append(part)
-            else:
-                room += part
-    return groups
 
 
 def table(plan: Plan, records: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.errors import Failed, InputError
+from lcrbnn.errors import InputError
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import add_to_record, read_record
@@ -30,39 +30,35 @@ def weights_file(records: Path, arm: Arm, seed: int) -> Path:
     return records / WEIGHTS / f"{arm.study}-{arm.name}-seed-{seed}.safetensors"
 
 
-def run_table(
+def run_tables(
     promise: Promise,
-    table: Table,
+    tables: Sequence[Table],
     folder: Path,
     options: Options,
     width: int,
     part: Part = WHOLE,
     look: Look | None = None,
 ) -> list[str]:
-    """Make what a table lacks, `width` runs of a plan side by side; say of each arm that cannot be run yet why not.
+    """Make what tables lack, `width` runs side by side; return a sentence for each arm that cannot be run yet.
 
     Runs lie in `folder`, a folder a plan; `look` says what their records hold of each layer.
     """
-    part.check(seed for seeds in promise.arms(table).values() for seed in range(seeds))
-    missing, failures = [], []
-    arms = list(promise.arms(table).items())[part.number - 1 :: part.total]
-    for study in dict.fromkeys(arm.study for arm, _ in arms):
-        jobs = []
-        for arm, seeds in [one for one in arms if one[0].study == study]:
-            if arm.name in promise.plan(study).arms:
-                jobs += _lacking(promise, arm, part.of_seeds(range(seeds)), folder / study, look)
-            else:
-                missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
+    wanted: dict[Arm, int] = {}
+    for table in tables:
+        for arm, seeds in promise.arms(table).items():
+            wanted[arm] = max(seeds, wanted.get(arm, 0))
+    part.check(seed for seeds in wanted.values() for seed in range(seeds))
+    missing, jobs = [], []
+    for arm, seeds in list(wanted.items())[part.number - 1 :: part.total]:
+        if arm.name in promise.plan(arm.study).arms:
+            jobs += _lacking(promise, arm, part.of_seeds(range(seeds)), folder, look)
+        else:
+            missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
 
-        def finish(job: Job, run: Path, study: str = study) -> None:
-            _finish(promise, Arm(study, job.arm), job, run, options, look)
+    def finish(job: Job, run: Path) -> None:
+        _finish(promise, job, run, options, look)
 
-        try:
-            run_jobs(jobs, folder / study, promise.records / study, options, width, finish)
-        except Failed as failure:
-            failures.append(str(failure))
-    if failures:
-        raise Failed("; ".join(failures))
+    run_jobs(jobs, folder, promise.records, options, width, finish)
     return missing
 
 
@@ -70,12 +66,13 @@ def _lacking(promise: Promise, arm: Arm, seeds: Sequence[int], folder: Path, loo
     """The runs of an arm that have no figure yet, or lack something else that their folder could still give."""
     there, keep = promise.runs(arm, max(seeds, default=-1) + 1), promise.kept().get(arm, ())
     jobs = []
-    for job in promise.plan(arm.study).jobs_of(arm.name, seeds):
+    for plain in promise.plan(arm.study).jobs_of(arm.name, seeds):
+        job = plain._replace(study=arm.study)
         wanted = {LAYERS} if look is not None else set()
         wanted |= {WEIGHTS} if job.seed in keep else set()
         if job.seed in there and wanted <= set(there[job.seed]):
             continue
-        record, run = promise.records / arm.study / f"{job.place}.json", RunFolder(folder / job.place)
+        record, run = promise.records / f"{job.place}.json", RunFolder(folder / job.place)
         gone = record.exists() and not _same_run(record, run.record)
         if gone and job.seed not in there:
             raise InputError(
@@ -94,9 +91,9 @@ def _same_run(record: Path, other: Path) -> bool:
     return one == two
 
 
-def _finish(promise: Promise, arm: Arm, job: Job, run: Path, options: Options, look: Look | None) -> None:
+def _finish(promise: Promise, job: Job, run: Path, options: Options, look: Look | None) -> None:
     """Read the test images unless they were read, look at the layers, keep weights and record."""
-    record, kept = run / "record.json", promise.records / arm.study / f"{job.place}.json"
+    arm, record, kept = Arm(job.study, job.arm), run / "record.json", promise.records / f"{job.place}.json"
     if not read_record(record).get("readings"):
         if kept.exists() and read_record(kept).get("readings"):  # of this run, read elsewhere
             write_whole(record, [kept.read_bytes()])

@@ -98,12 +98,12 @@ def train_together(
     resume: bool = False,
     progress: MakeProgress | None = None,
     finished: Callable[[Path], None] = lambda path: None,
-    named: bool = False,
+    named: Path | None = None,
 ) -> None:
     """Train several runs side by side: on a GPU, where one small network leaves most of the device idle.
 
     They share data, precision and determinism; `finished` hears of each the moment its record is there; lines about a
-    run name it if there are several, or if `named`; otherwise as `train`.
+    run name it if there are several, and always, by its place in that folder, if `named`; otherwise as `train`.
     """
     options = options or Options()
     ranks = options.ranks
@@ -135,8 +135,7 @@ def train_together(
         bar = make(*steps) if ranks.first else Progress(steps[0], io.StringIO(), done=steps[1], tenths=False)
         for loop in loops:
             loop.progress = bar
-            path = loop.folder.path
-            loop.label = f"{path.parent.name}/{path.name}  " if named or len(loops) > 1 else ""
+            loop.label = _label(loop.folder.path, named, len(loops) > 1)
         for notice in notices:
             bar.say(notice)
 
@@ -146,6 +145,12 @@ def train_together(
             finished(loop.folder.path)
 
         run_together(loops, end)
+
+
+def _label(path: Path, named: Path | None, several: bool) -> str:
+    if named is not None:
+        return f"{path.relative_to(named)}  "
+    return f"{path.parent.name}/{path.name}  " if several else ""
 
 
 def _todo(jobs: Mapping[Path, Spec], resume: bool) -> dict[Path, Spec]:
