@@ -291,4 +291,4 @@ def test_all_runs_of_some_tables_go_side_by_side(tmp_path: Path, monkeypatch: py
     run_tables(promise, list(promise.tables.values()), tmp_path / "runs", OPTIONS, 4)
     plain = ["digits/none/seed-0", "digits/none/seed-1", "digits/none/seed-2", "other/none/seed-0"]
     kept = ["digits/kept/seed-0", "digits/kept/seed-1", "other/kept/seed-0"]
-    assert groups == [[], plain, kept]
+    assert groups == [plain, kept]

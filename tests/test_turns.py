@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,31 @@ def test_a_plan_of_two_steps_and_two_precisions_is_made_in_one_go(tmp_path: Path
     words = ["study", str(tmp_path / "small.toml"), "--run", str(tmp_path / "runs" / "small"), "--device", "cpu"]
     assert main([*words, "--records", str(tmp_path / "records")]) == 0
     assert len(list((tmp_path / "records").glob("*/seed-0.json"))) == 3
+
+
+def test_a_run_that_fails_takes_along_only_those_that_need_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = 'recipe = "digits"\nseeds = [0]\ncontrol = "fine"\n[settings]\nepochs = 1\nbatch = 500\n'
+    arms = "[arms.bad]\nlr = 1e30\n[arms.fine]\n"
+    arms += "".join(f'[arms.after-{name}]\nstart = "study:small/{name}/seed-0"\n' for name in ("bad", "fine"))
+    (tmp_path / "small.toml").write_text(f"# Small\n{settings}{arms}")
+    words = ["study", str(tmp_path / "small.toml"), "--run", str(tmp_path / "runs" / "small"), "--device", "cpu"]
+    assert main([*words, "--records", str(tmp_path / "records")]) == 1
+    assert {path.parent.name for path in (tmp_path / "records").glob("*/*.json")} == {"fine", "after-fine"}
+    *_, said = capsys.readouterr().err.splitlines()
+    lacking = f"{(tmp_path / 'runs' / 'small' / 'bad' / 'seed-0').absolute()} has no record.json"
+    assert said.startswith("lcrbnn: bad/seed-0: bad numbers at step 1 ")
+    assert said.endswith(f"; after-bad/seed-0: a run starts from a finished one, and {lacking}")
+
+
+def test_a_finished_run_needs_nothing_any_more(tmp_path: Path) -> None:
+    settings = 'recipe = "digits"\nseeds = [0]\ncontrol = "b"\n[settings]\nepochs = 1\nbatch = 500\n'
+    (tmp_path / "first.toml").write_text(f"# First\n{settings}[arms.b]\n")
+    (tmp_path / "second.toml").write_text(f'# Second\n{settings}[arms.b]\nstart = "study:first/b/seed-0"\n')
+    for name in ("first", "second"):
+        words = ["study", str(tmp_path / f"{name}.toml"), "--run", str(tmp_path / "runs" / name), "--device", "cpu"]
+        words += ["--records", str(tmp_path / "records" / name)]
+        assert main(words) == 0
+    shutil.rmtree(tmp_path / "runs" / "first")
+    assert main(words) == 0

@@ -156,8 +156,8 @@ def run_jobs(
 ) -> None:
     """The same for some runs; `ended` may look into the folder of each finished run before others begin.
 
-    What runs start from or learn from is looked for before any begins. A run that fails leaves the others alone: they
-    are made, and its failure is raised at the end.
+    What runs start from or learn from is looked for before any begins. A run that fails leaves the others alone, but
+    for those that need it: they are made, and its failure is raised at the end.
     """
 
     def keep(path: Path) -> None:
@@ -166,25 +166,42 @@ def run_jobs(
     places = {folder / job.place: job for job in jobs}
     specs = {path: job.spec for path, job in places.items()}
     check_places(specs, resume=True)
-    finished = {path: spec for path, spec in specs.items() if _has_record(path)}
+    finished = list(filter(_has_record, places))
     todo = {path: spec for path, spec in specs.items() if path not in finished}
     made = {path.absolute() for path in places}
     for spec in todo.values():
         check_others(spec, options.runs, made)
     groups = side_by_side(todo, width, options.runs)
     failures: list[Failed] = []
+
+    def settle(runs: Iterable[Path]) -> None:
+        for path in filter(_has_record, runs):
+            if not (records / f"{places[path].place}.json").exists():  # it was lost
+                keep(path)
+            ended(places[path], path)
+
+    settle(finished)
     with compiled_ahead([compiled_for(spec) for group in groups for spec in group.values()], options):
-        for group in [finished, *groups]:
+        for group in groups:
+            stuck = {path: why for path, spec in group.items() if (why := _lacks(spec, options.runs))}
+            failures += [Failed(f"{places[path].place}: {why}") for path, why in stuck.items()]
             try:
-                train_together(group, options, resume=True, finished=keep, named=folder)
+                able = {path: spec for path, spec in group.items() if path not in stuck}
+                train_together(able, options, resume=True, finished=keep, named=folder)
             except Failed as failure:
                 failures.append(failure)
-            for path in filter(_has_record, group):
-                if not (records / f"{places[path].place}.json").exists():  # it was lost
-                    keep(path)
-                ended(places[path], path)
+            settle(group)
     if failures:
         raise Failed("; ".join(map(str, failures)))
+
+
+def _lacks(spec: Spec, runs: Path) -> str:
+    """Why a run cannot begin now, though it could if all before it had ended well; empty if it can."""
+    try:
+        check_others(spec, runs)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _has_record(run: Path) -> bool:
