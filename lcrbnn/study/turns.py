@@ -10,10 +10,10 @@ from lcrbnn.train import Spec
 from lcrbnn.train.build import others
 from lcrbnn.train.run import SHARED
 
-Runs = dict[Path, Spec]  # by folder
+Places = dict[Path, Spec]  # runs by folder
 
 
-def side_by_side(todo: Mapping[Path, Spec], width: int, named: Path) -> list[Runs]:
+def side_by_side(todo: Mapping[Path, Spec], width: int, named: Path) -> list[Places]:
     """Groups of at most `width` runs, one after another; runs that a spec names as study:... lie in `named`.
 
     The runs of a group share what runs side by side have to. Those with the same compiled step stay together, as far as
@@ -28,7 +28,7 @@ def compiled_for(spec: Spec) -> Spec:
     return same.but(weight=1.0) if spec.retains else same
 
 
-def _waves(todo: Mapping[Path, Spec], named: Path) -> Iterator[Runs]:
+def _waves(todo: Mapping[Path, Spec], named: Path) -> Iterator[Places]:
     """Runs that need nothing of the others; then those that need these; and so on."""
     left = dict(todo)
     while left:
@@ -41,11 +41,11 @@ def _waves(todo: Mapping[Path, Spec], named: Path) -> Iterator[Runs]:
         left = {path: spec for path, spec in left.items() if path not in ready}
 
 
-def _packed(ready: Runs, width: int) -> list[Runs]:
+def _packed(ready: Places, width: int) -> list[Places]:
     alike: dict[Spec, list[Path]] = {}
     for path, spec in ready.items():
         alike.setdefault(compiled_for(spec), []).append(path)
-    groups: list[Runs] = []
+    groups: list[Places] = []
     for paths in alike.values():
         for start in range(0, len(paths), width):
             part = {path: ready[path] for path in paths[start : start + width]}
@@ -57,6 +57,6 @@ def _packed(ready: Runs, width: int) -> list[Runs]:
     return groups
 
 
-def _fit(group: Runs, part: Runs) -> bool:
+def _fit(group: Places, part: Places) -> bool:
     one, other = (next(iter(runs.values())) for runs in (group, part))
     return all(getattr(one, name) == getattr(other, name) for name in SHARED)
