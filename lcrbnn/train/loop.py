@@ -29,6 +29,7 @@ from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_eager import BadNumbers, EagerStep
 
+REPLAYED = 2000  # steps that are made again to find a bad number's layer, at most: others may wait for their turn
 ROUNDING = 1e-6  # a share, at lambda = 1, that is no more than this is noise: as good as nothing is left to retain
 
 
@@ -172,12 +173,18 @@ class Loop:
             raise self._fault(bad if bad.rows is not None else self._replayed(bad)) from None
 
     def _replayed(self, bad: BadNumbers) -> BadNumbers:
-        """A fast step knows only when it went wrong; eager steps from the last good checkpoint on show where."""
+        """A fast step knows only when it went wrong; eager steps from the last good checkpoint on show where.
+
+        If that is further back than REPLAYED steps, it stays unknown.
+        """
         self.progress.say(f"bad numbers at step {bad.epoch * self.steps + bad.step}: looking for the layer")
         parts = build(self.spec, self.train.labels.device, ranks=self.ranks)
         step = EagerStep(self.spec, parts, self.train, self.ranks)
         twin = Loop(self.spec, parts, step, self.train, None, self.folder, save_seconds=0, ranks=self.ranks)
         twin.reopen()
+        far = bad.epoch * self.steps + bad.step - twin.done
+        if far > REPLAYED:
+            return BadNumbers(f"{bad}, {far} steps after the last checkpoint", bad.epoch, bad.step)
         try:
             for epoch in range(twin.place.epoch, bad.epoch + 1):
                 twin.enter(epoch, first := twin.place.step)

@@ -101,6 +101,15 @@ def test_a_fast_run_names_the_layer_of_bad_numbers_by_an_eager_replay(tmp_path: 
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+def test_far_from_a_checkpoint_the_layer_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs side by side would wait for the replay."""
+    monkeypatch.setattr("lcrbnn.train.loop.REPLAYED", 0)
+    spec = SMALL.but(lr=1e25, schedule="constant")
+    sentence = r"1e\+25: loss or gradient is not finite, [1-9]\d* steps after the last checkpoint; "
+    with pytest.raises(Failed, match=sentence):
+        small_run(tmp_path / "run", spec, replace(OFTEN, step="fast", save_seconds=1000.0))
+
+
 def test_what_a_step_may_be_called(tmp_path: Path) -> None:
     assert set(running.STEPS) == {"auto", "eager", "fast"}
     assert not running.STEPS["auto"](CPU)
