@@ -56,7 +56,7 @@ bool Reader::header() {
 }
 
 bool Reader::input(const JsonValue& value) {
-  if (!only(value, "input", {"shape", "top", "mean", "std"})) return false;
+  if (!only(value, "input", {"shape", "top", "mean", "std", "margin"})) return false;
   const JsonValue *shape = json.find(value, "shape"), *top = json.find(value, "top");
   int side[3];
   if (!shape || !wholes(*shape, 3, 1, kLargestSide, side))
@@ -67,6 +67,9 @@ bool Reader::input(const JsonValue& value) {
   if (!top || top->kind != JsonKind::number || !(float(top->number) > 0) || !std::isfinite(float(top->number)))
     return error.file("input: top must be a positive number");
   graph.top = float(top->number);
+  if (const JsonValue* margin = json.find(value, "margin"))  // for who cuts pictures: here come numbers
+    if (margin->kind != JsonKind::number || !(margin->number >= 1) || !(margin->number <= kLargestMargin))
+      return error.file("input: margin must be a number from 1 to 16");
   for (const char* key : {"mean", "std"}) {
     const JsonValue* list = json.find(value, key);
     if (!list || list->kind != JsonKind::list || list->count != uint32_t(side[2]))

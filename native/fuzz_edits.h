@@ -29,7 +29,7 @@ const std::vector<std::string> kOps = words(
     "softmax none");
 const std::vector<std::string> kKeys = words(
     "op name in weight bias threshold pad_sign a b spatial slope kernel stride pad dilation groups before "
-    "after type shape offset bytes top mean std writer input classes tensors nodes more");
+    "after type shape offset bytes top mean std margin writer input classes tensors nodes more");
 
 struct Edit {
   size_t begin, end;

@@ -1,6 +1,10 @@
 // lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < images: raw float32, [n][h][w][c].
-// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead.
+// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead (of a black image, if
+// there is none).
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,11 +21,23 @@ int usage() {
   return 2;
 }
 
-std::vector<float> read_numbers(FILE* from) {
-  std::vector<float> all;
-  float block[4096];
-  for (size_t got; (got = fread(block, 4, 4096, from)) > 0;) all.insert(all.end(), block, block + got);
+std::vector<char> read_bytes(FILE* from) {
+  std::vector<char> all;
+  char block[1 << 14];
+  for (size_t got; (got = fread(block, 1, sizeof block, from)) > 0;) all.insert(all.end(), block, block + got);
   return all;
+}
+
+// A whole number from 1 to 2^20, and nothing behind it.
+bool read_count(const char* option, const char* text, int& into) {
+  char* end;
+  const long number = strtol(text, &end, 10);
+  if (*text < '0' || *text > '9' || *end || number < 1 || number > 1 << 20) {
+    fprintf(stderr, "%s must be a whole number from 1 to %d; got '%s'\n", option, 1 << 20, text);
+    return false;
+  }
+  into = int(number);
+  return true;
 }
 
 // The middle and the best of `repeat` runs, and where the time went.
@@ -55,9 +71,11 @@ int main(int argc, char** argv) {
   int threads = 1, repeat = 0, flags = 0;
   for (int i = 1; i < argc; ++i) {
     const bool more = i + 1 < argc;
-    if (!strcmp(argv[i], "--threads") && more) threads = atoi(argv[++i]);
-    else if (!strcmp(argv[i], "--repeat") && more) repeat = atoi(argv[++i]);
-    else if (!strcmp(argv[i], "--kernel") && more) kernel = argv[++i];
+    if (!strcmp(argv[i], "--threads") && more) {
+      if (!read_count("--threads", argv[++i], threads)) return 2;
+    } else if (!strcmp(argv[i], "--repeat") && more) {
+      if (!read_count("--repeat", argv[++i], repeat)) return 2;
+    } else if (!strcmp(argv[i], "--kernel") && more) kernel = argv[++i];
     else if (!strcmp(argv[i], "--unfused")) flags = LCRBNN_UNFUSED;
     else if (argv[i][0] != '-' && !path) path = argv[i];
     else return usage();
@@ -73,14 +91,18 @@ int main(int argc, char** argv) {
   lcrbnn_get_info(model, &info);
   const size_t numbers = size_t(info.height) * size_t(info.width) * size_t(info.channels),
                classes = size_t(info.classes);
-  const std::vector<float> images = read_numbers(stdin);
-  const size_t n = images.size() / numbers;
+  std::vector<char> bytes;
+  if (!repeat || !isatty(fileno(stdin))) bytes = read_bytes(stdin);
+  if (repeat && bytes.empty()) bytes.resize(numbers * sizeof(float));
+  const size_t n = bytes.size() / (numbers * sizeof(float));
+  std::vector<float> images(n * numbers);
   int code = 0;
-  if (n == 0 || images.size() % numbers) {
-    fprintf(stderr, "the images must be a multiple of %zu numbers (%d x %d x %d); got %zu\n", numbers, info.height,
-            info.width, info.channels, images.size());
+  if (n == 0 || bytes.size() % (numbers * sizeof(float))) {
+    fprintf(stderr, "the images must be a multiple of %zu bytes (%d x %d x %d float32); got %zu\n",
+            numbers * sizeof(float), info.height, info.width, info.channels, bytes.size());
     code = 2;
   } else {
+    memcpy(images.data(), bytes.data(), bytes.size());
     std::vector<float> logits(n * classes);
     if (lcrbnn_run(model, images.data(), n, logits.data(), threads, message, sizeof message)) {
       fprintf(stderr, "%s\n", message);
@@ -94,5 +116,9 @@ int main(int argc, char** argv) {
     }
   }
   lcrbnn_close(model);
+  if (fflush(stdout) || ferror(stdout)) {
+    fprintf(stderr, "the answers cannot be written: %s\n", strerror(errno));
+    return 1;
+  }
   return code;
 }

@@ -12,6 +12,7 @@ namespace lcrbnn {
 const uint64_t kLargestFile = uint64_t(1) << 31, kLargestGraph = 1 << 24;
 const uint32_t kMostEntries = 65536;
 const int64_t kLargestSide = 1 << 20, kLargestValue = 1 << 28;
+const double kLargestMargin = 16;
 const int64_t kMostTaps = 65535;  // of a binary convolution: kernels count in 16 bits
 
 struct Reader {

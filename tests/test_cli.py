@@ -162,3 +162,15 @@ def test_training_needs_neither_matplotlib_nor_anything_but_torch_and_numpy(tmp_
     assert "no curves: a figure needs matplotlib, which is not installed here\n" in done.stdout
     assert done.returncode == 2
     assert done.stderr.endswith("lcrbnn: a figure needs matplotlib, which is not installed here\n")
+
+
+def test_a_package_that_is_not_installed_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lcrbnn.cli.methods", None)  # a module of ours that is not there is our own fault
+    with pytest.raises(ModuleNotFoundError):
+        main(["methods"])
+    code = "import sys; sys.modules['torch'] = None; from lcrbnn.cli import main; sys.exit(main(['eval', 'zoo:x']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "lcrbnn: eval needs the package torch, which is not installed here\n"

@@ -66,6 +66,11 @@ def main(argv: Sequence[str]) -> int:
     except Stopped as stop:
         print(f"lcrbnn: {stop}", file=sys.stderr)
         return 128 + stop.number
+    except ModuleNotFoundError as error:
+        if (error.name or "lcrbnn").partition(".")[0] == "lcrbnn":
+            raise
+        print(f"lcrbnn: {argv[0]} needs the package {error.name}, which is not installed here", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         raise
     except OSError as error:  # a disk or a folder gone bad where nobody expected it

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lcrbnn.cli._shipped import MODEL, find_model
 from lcrbnn.errors import number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, and how often it runs."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a .bnn file")
+    parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="images a call")
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="of each runtime, in turns")
@@ -22,7 +23,6 @@ def execute(args: argparse.Namespace) -> int:
 
     import numpy as np
 
-    from lcrbnn.engine.format import read_model
     from lcrbnn.engine.lib import Engine
     from lcrbnn.peers import PEERS
     from lcrbnn.peers.timing import in_turns
@@ -30,8 +30,8 @@ def execute(args: argparse.Namespace) -> int:
     number(args.threads, "--threads", low=1, high=256, whole=True)
     number(args.batch, "--batch", low=1, high=4096, whole=True)
     number(args.calls, "--calls", low=1, whole=True)
-    model = read_model(args.model)
-    engine = Engine(args.model)
+    model, source = find_model(args.model)
+    engine = Engine(source)
     images = np.random.default_rng(0).standard_normal((args.batch, *model.shape), np.float32)
     calls = {"lcrbnn": lambda: engine.run(images, threads=args.threads)}
     for name, peer in PEERS.items():

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
         write(args.out, model)
     except OSError as error:
         raise InputError(f"a model cannot be written to {args.out}: {error.strerror}") from None
-    print(f"{args.out}: {_sizes(model, args.out.stat().st_size)}")
+    print(f"{args.out}: {_sizes(model, args.out)}")
     return 0
 
 
@@ -76,15 +76,18 @@ def _writer(path: Path) -> Callable[[Path, Model], None]:
     return writers[path.suffix]
 
 
-def _sizes(model: Model, size: int) -> str:
+def _sizes(model: Model, path: Path) -> str:
     import numpy as np
 
     from lcrbnn.engine import Bits
 
+    size = path.stat().st_size
     tensors = [value for node in model.nodes for value in node.keys.values()]
     bits = sum(len(t.packed) * t.n for t in tensors if isinstance(t, Bits))
     arrays = [t for t in tensors if isinstance(t, np.ndarray)]
     full = 4 * (bits + sum(t.size for t in arrays))
+    if path.suffix == ".onnx":
+        return f"{size:,} bytes; ONNX has no weights of one bit: the {bits:,} here are real numbers of 1 and -1"
     return (
         f"{size:,} bytes; {bits:,} weights of one bit, {sum(t.nbytes for t in arrays):,} bytes of real numbers; "
         f"all in 32 bits would take {full:,}, {full / size:.1f} times as much"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lcrbnn.cli._shipped import MODEL, find_model
+
 RUNS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a .bnn file")
+    parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
     parser.add_argument("--threads", type=int, default=1, metavar="N")
 
 
@@ -20,15 +22,14 @@ def execute(args: argparse.Namespace) -> int:
 
     from lcrbnn.engine import Bits
     from lcrbnn.engine.check import shapes
-    from lcrbnn.engine.format import read_model
     from lcrbnn.engine.lib import Engine
     from lcrbnn.errors import InputError, number
 
     number(args.threads, "--threads", low=1, high=256, whole=True)
-    model = read_model(args.model)
+    model, source = find_model(args.model)
     made = shapes(model)
     try:
-        engine = Engine(args.model)
+        engine = Engine(source)
         images = np.random.default_rng(0).standard_normal((1, *model.shape), np.float32)
         for _ in range(RUNS):
             engine.run(images, threads=args.threads)
@@ -39,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
     tensors = [value for node in model.nodes for value in node.keys.values()]
     bits = sum(len(t.packed) * t.n for t in tensors if isinstance(t, Bits))
     real = sum(t.nbytes for t in tensors if isinstance(t, np.ndarray))
-    size = args.model.stat().st_size
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
     print(f"{args.model}: {model.name}, written by {model.writer}")
     print(f"{size:,} bytes: {bits:,} weights of one bit, {real:,} bytes of real numbers")
     print(f"input {' x '.join(map(str, model.shape))} (height, width, channels), {len(model.classes)} classes")

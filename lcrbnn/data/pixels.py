@@ -73,9 +73,13 @@ def part_square(picture: Any, part: tuple[float, float, float, float], side: int
 
 def pillow_square(content: bytes, side: int, margin: float) -> np.ndarray:
     """(side, side, 3): the whole image resized by Pillow, then its middle."""
+    return middle_square(pixels(open_picture(content)), side, margin)
+
+
+def middle_square(picture: Any, side: int, margin: float) -> np.ndarray:
+    """(side, side, channels): a decoded picture resized as a whole, then its middle."""
     from PIL import Image
 
-    picture = pixels(open_picture(content))
     if is_long(*picture.size):
         return part_square(picture, middle(picture.width, picture.height, side, margin), side)
     wide, high = resized(picture.width, picture.height, side, margin)

@@ -38,6 +38,7 @@ class Node:
 class Model:
     """A network, and how pixels become its input: (pixel / top − mean) / std. `shape` is (h, w, c) of an image.
 
+    Of a picture the middle is taken, after its shorter side has become `margin` times the input's.
     Two models are the same if their bytes are (lcrbnn.engine.format.to_bytes).
     """
 
@@ -48,4 +49,5 @@ class Model:
     std: tuple[float, ...]
     classes: tuple[str, ...]
     nodes: tuple[Node, ...]
+    margin: float = 1.0
     writer: str = f"lcrbnn {__version__}"

@@ -20,6 +20,7 @@ Shape = tuple[int, int, int]  # h, w, c
 
 DIMENSION = 2**20  # the largest dimension of a value or a tensor, and the largest whole number of a key
 NUMBERS = 2**28  # the most numbers of a value
+MARGIN = 16  # the most that a picture is larger than the middle taken of it
 COUNT = 65_536  # the most nodes, and the most tensors
 TAPS = 65_535  # the most signs that a sum of a bconv adds: engines count them in 16 bits
 
@@ -137,6 +138,9 @@ def _check_head(model: Model) -> None:
             raise InputError(f"the input's {name} is a list of {model.shape[2]}, one a channel; got {_shown(numbers)}")
         for value in numbers:
             _real(value, f"the input's {name}", positive=name == "std")
+    _real(model.margin, "the input's margin", positive=True)
+    if not 1 <= model.margin <= MARGIN:
+        raise InputError(f"the input's margin is from 1 to {MARGIN}; got {model.margin}")
     if not isinstance(model.classes, tuple | list):
         raise InputError(f"classes are a list of names; got {_shown(model.classes)}")
     for each in model.classes:

@@ -35,6 +35,7 @@ _KEYS = {
     "input": ("shape", "top", "mean", "std"),
     "tensor": ("type", "shape", "offset", "bytes"),
 }
+_OPTIONAL = {"input": ("margin",)}
 
 
 def write_model(path: Path | str, model: Model) -> None:
@@ -82,6 +83,7 @@ def to_bytes(model: Model) -> bytes:
             "top": float(model.top),
             "mean": [float(value) for value in model.mean],
             "std": [float(value) for value in model.std],
+            **({} if model.margin == 1 else {"margin": float(model.margin)}),
         },
         "classes": list(model.classes),
         "tensors": entries,
@@ -234,6 +236,7 @@ def _model(graph: Any, data: bytes, start: int, end: int) -> Model:
         std=_floats(image["std"]),
         classes=_tuple(graph["classes"]),
         nodes=tuple(nodes),
+        margin=_float(image.get("margin", 1.0)),
         writer=graph["writer"],
     )
 
@@ -289,8 +292,8 @@ def _tensors(entries: list[Any], data: bytes, start: int, end: int) -> list[np.n
 
 
 def _object(value: Any, keys: str, what: str) -> Mapping[str, Any]:
-    """Check that a value is an object with just these keys."""
-    if not isinstance(value, dict) or value.keys() != set(_KEYS[keys]):
+    """Check that a value is an object with just these keys, and perhaps those that may be absent."""
+    if not isinstance(value, dict) or value.keys() - set(_OPTIONAL.get(keys, ())) != set(_KEYS[keys]):
         got = list(value) if isinstance(value, dict) else value
         raise InputError(f"{what} must be an object with the keys {', '.join(_KEYS[keys])}; got {reprlib.repr(got)}")
     return value

@@ -82,6 +82,7 @@ class Draft:
         """Start from images of this shape."""
         self.image = Value(Step("image", "image", [], shape))
         self.steps: list[Step] = []
+        self._changed: dict[Step, Step] = {}
 
     def emit(
         self,
@@ -93,12 +94,34 @@ class Draft:
         **keys: Any,
     ) -> Value:
         """Add a step; without a shape it is that of the first input."""
-        values = [inputs] if isinstance(inputs, Value) else list(inputs)
+        values = [self.now(v) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
         first = values[0]
         step = Step(op, name, [v.step for v in values], shape or first.shape, keys, [source] if source else [])
         step.flat = first.flat
         self.steps.append(step)
         return Value(step, first.flat, first.order)
+
+    def change(self, old: Value, new: Value) -> None:
+        """PyTorch wrote the second over the first: who has the first now has the second."""
+        if old.step is not new.step:
+            self._changed[old.step] = new.step
+
+    def now(self, value: Value) -> Value:
+        """A value as it is after all that was written over it."""
+        step = value.step
+        while step in self._changed:
+            step = self._changed[step]
+        return value if step is value.step else Value(step, value.flat, value.order)
+
+    def keep(self, answer: Value) -> None:
+        """Drop the steps that an answer does not come from."""
+        needed, waiting = set(), [answer.step]
+        while waiting:
+            step = waiting.pop()
+            if step not in needed:
+                needed.add(step)
+                waiting += step.inputs
+        self.steps = [step for step in self.steps if step in needed]
 
 
 def refuse(name: str, reason: str) -> NoReturn:

@@ -13,7 +13,7 @@ from lcrbnn.data import DataSet
 from lcrbnn.engine import Model, Node
 from lcrbnn.engine.check import shapes
 from lcrbnn.errors import InputError
-from lcrbnn.export.draft import Draft, Step, refuse
+from lcrbnn.export.draft import Draft, Step, Value, refuse
 from lcrbnn.export.fold import fold, round_once
 from lcrbnn.export.rules import follow
 from lcrbnn.export.settle import settle
@@ -29,17 +29,19 @@ class Input:
     top: float = 1.0  # a pixel becomes (pixel / top - mean) / std
     mean: tuple[float, ...] = ()  # a channel; without it 0
     std: tuple[float, ...] = ()  # a channel; without it 1
+    margin: float = 1.0  # a picture's shorter side, when its middle is cut out, over that of the middle
 
     @classmethod
     def of(cls, row: DataSet) -> Input:
         """That of a data set; classes without names are numbered."""
         names = row.names or map(str, range(row.classes))
-        return cls((row.image, row.image, row.channels), tuple(names), row.top, row.mean, row.std)
+        return cls((row.image, row.image, row.channels), tuple(names), row.top, row.mean, row.std, row.margin)
 
 
 def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bool = False) -> Model:
     """The model of a network for the images of a data set (or an Input), as docs/format.md has it.
 
+    A module of one's own is followed through its forward, if that calls only what the format can say.
     Batch norms move into the layers before them, and no sign that depends on one sum alone changes by it. `half` keeps
     the weights of real convolutions and linear layers in float16.
     """
@@ -47,7 +49,7 @@ def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bo
     given = Input.of(images) if isinstance(images, DataSet) else images
     draft = Draft(given.shape)
     with evaluating(net), torch.no_grad():
-        follow(draft, "", net, draft.image)
+        draft.keep(_in_order(draft, draft.now(follow(draft, "", net, draft.image))))
         steps = fold(draft.steps)
         round_once(steps)
         settle(steps)
@@ -58,11 +60,23 @@ def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bo
         top=float(given.top),
         mean=given.mean or (0.0,) * given.shape[2],
         std=given.std or (1.0,) * given.shape[2],
+        margin=float(given.margin),
         classes=given.classes,
         nodes=tuple(Node(s.op, s.name, tuple(index[one] for one in s.inputs), _keys(s, half)) for s in steps),
     )
     shapes(model)
     return model
+
+
+def _in_order(draft: Draft, answer: Value) -> Value:
+    """Answers that are a flattened map have the format's order: put them into PyTorch's, that of the classes."""
+    return answer if answer.order is None else follow(draft, "order", _identity(answer.shape[2]), answer)
+
+
+def _identity(n: int) -> nn.Linear:
+    same = nn.Linear(n, n, bias=False)
+    same.weight.copy_(torch.eye(n))
+    return same
 
 
 def _keys(step: Step, half: bool) -> dict[str, Any]:

@@ -74,6 +74,6 @@ def known(node: Node, seen: Seen, order: np.ndarray | None, shape: tuple[int, ..
     name = node.name.split(" + ")[-1]
     block, _, part = name.rpartition(".")
     found: Any = seen.outputs.get(name)
-    if found is None and node.op == "add":
+    if found is None and node.op == "add" and part[3:].isdigit():  # of a block of this package
         found = seen.inputs[f"{block}.act{part.removeprefix('add')}"]
     return None if found is None else ordered(found, order, shape)

@@ -13,10 +13,11 @@ from PIL import Image
 
 import lcrbnn
 from lcrbnn.cli import main
+from lcrbnn.data.pictures import read_picture
 from lcrbnn.engine import reference
 from lcrbnn.engine.format import read_model, write_model
-from lcrbnn.engine.pictures import read_picture
 from lcrbnn.export import Input, export_model
+from lcrbnn.zoo import members
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,13 @@ def test_predict_and_inspect_load_no_torch(place: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_network_of_the_zoo_is_inspected_and_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"zoo:{next(iter(members()))}"
+    assert main(["inspect", name]) == 0
+    assert "ms an image" in capsys.readouterr().out
+    assert main(["bench", name, "--calls", "1"]) == 0
+    assert "x lcrbnn's" in capsys.readouterr().out
+    for command in ("inspect", "bench"):
+        assert main([command, "zoo:none"]) == 2

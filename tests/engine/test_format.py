@@ -15,13 +15,14 @@ import pytest
 from lcrbnn.engine import reference
 from lcrbnn.engine.check import OPS
 from lcrbnn.engine.format import Bits, Model, Node, from_bytes, read_model, to_bytes, write_model
+from lcrbnn.engine.lib import Engine
 from lcrbnn.errors import InputError
 from tests.engine import every_op, made, normal, random_keys, resnet20, window
 from tests.engine.files import DATA, RNG, SMALL, graph_of
 
 
 def same(one: Model, other: Model) -> None:
-    for field in ("name", "shape", "top", "mean", "std", "classes", "writer"):
+    for field in ("name", "shape", "top", "mean", "std", "margin", "classes", "writer"):
         assert getattr(one, field) == getattr(other, field), field
     assert len(one.nodes) == len(other.nodes)
     for mine, theirs in zip(one.nodes, other.nodes, strict=True):
@@ -136,3 +137,13 @@ def test_an_empty_and_a_broken_file_name_themselves(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(InputError, match=f"^{re.escape(str(path))}: "):
             read_model(path)
+
+
+def test_a_margin_is_written_where_there_is_one() -> None:
+    assert b"margin" not in DATA
+    framed = to_bytes(Model(**{**vars(SMALL), "margin": 8 / 7}))
+    assert from_bytes(framed, "it").margin == 8 / 7
+    assert from_bytes(DATA, "it").margin == 1
+    with Engine(framed) as one, Engine(DATA) as other:
+        images = np.ones((1, *SMALL.shape), np.float32)
+        assert np.array_equal(one.run(images), other.run(images))

@@ -99,6 +99,19 @@ def test_the_program(small: Build, tmp_path: Path) -> None:
     assert b"median of 2 runs of 3 images" in done.stdout
     for arguments, pixels in ((command[:1], b""), (command, b"1234"), ([*command, "--what"], b""), (command, b"")):
         assert subprocess.run(arguments, input=pixels, capture_output=True, timeout=60).returncode == 2
+    done = subprocess.run(command, input=images.tobytes() + b"1", capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert f"got {images.nbytes + 1}".encode() in done.stderr
+    done = subprocess.run([*command, "--repeat", "2"], input=b"", capture_output=True, timeout=60)
+    assert b"median of 2 runs of 1 image," in done.stdout
+    for wrong in (["--threads", "2x"], ["--threads", "4294967297"], ["--repeat", "abc"], ["--repeat", "-1"]):
+        done = subprocess.run([*command[:2], *wrong], input=images.tobytes(), capture_output=True, timeout=60)
+        assert done.returncode == 2
+        assert f"{wrong[0]} must be a whole number from 1 to 1048576; got '{wrong[1]}'".encode() in done.stderr
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, input=images.tobytes(), stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"the answers cannot be written: ")
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -111,8 +111,9 @@ class Odd(ActivationBinarizer):
         return Binary(torch.where(x.abs() < 1, -1.0, 1.0))
 
 
-class OwnReLU(nn.ReLU):
-    pass
+class OwnPool(nn.MaxPool2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.lp_pool2d(input, 2, self.kernel_size)
 
 
 def odd() -> BinaryConv2d:
@@ -142,7 +143,7 @@ def test_two_slopes_may_fall_above_zero() -> None:
 
 REFUSED = [
     (lambda: [nn.GELU()], "layer '0' cannot be exported: nothing says how a GELU is written; there are Network, Seq"),
-    (lambda: [OwnReLU()], "layer '0' cannot be exported: nothing says how a OwnReLU is written"),
+    (lambda: [OwnPool(2)], "layer '0.lp_pool2d' cannot be exported: nothing says how the function 'lp_pool2d' is w"),
     (lambda: [nn.Sequential(nn.ReLU(), nn.Tanh())], "layer '0.1' cannot be exported: nothing says how a Tanh"),
     (lambda: [conv(lcrbnn.method("dorefa", "1/2"))], "'0' cannot be exported: dorefa gives its activations 2 bits"),
     (lambda: [conv(lcrbnn.method("abc-net", weight_bases=3))], "'0' cannot be exported: abc-net has 3 binary bases"),

@@ -1,0 +1,86 @@
+"""Pictures from disk as a model's pixels: any size, any mode that Pillow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lcrbnn.data.decode import open_picture, pixels
+from lcrbnn.data.listing import Broken
+from lcrbnn.data.pixels import middle_square
+from lcrbnn.engine import Model
+from lcrbnn.errors import InputError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+MODES = {1: "L", 3: "RGB"}  # by the channels of a model
+ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; by its value, what turns a picture back
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def find_pictures(places: Iterable[Path]) -> list[Path]:
+    """The files named, and the pictures in the folders named, in the order of their names."""
+    found: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            inside = sorted(p for p in place.rglob("*") if _is_picture(p.relative_to(place)) and p.is_file())
+            if not inside:
+                raise InputError(f"there is no picture in {place}; looked for {', '.join(SUFFIXES)}")
+            found += inside
+        elif place.exists():
+            found.append(place)
+        else:
+            raise InputError(f"there is no picture {place}")
+    return found
+
+
+def _is_picture(path: Path) -> bool:
+    """By its name; hidden files and folders are passed over."""
+    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+
+
+def read_picture(path: Path, model: Model) -> np.ndarray:
+    """The pixels of a picture, (h, w, c), from 0 to the model's top: read and cut as images of the data set are.
+
+    That is, by lcrbnn.data.decode, and the middle by the model's margin; but a picture turned by its camera is turned
+    back.
+    """
+    from PIL import Image, ImageOps
+
+    height, width, channels = model.shape
+    if channels not in MODES:
+        raise InputError(f"pictures have 1 or 3 channels, and this model takes {channels}")
+    try:
+        picture = open_picture(path.read_bytes())
+        turned = TURNS.get(picture.getexif().get(ORIENTATION, 1))
+        plain = pixels(picture).convert(MODES[channels])
+    except Broken as error:
+        raise InputError(f"{path} is no picture that can be read: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} is no picture that can be read: {error.strerror or error}") from None
+    if turned is not None:
+        plain = plain.transpose(Image.Transpose[turned])
+    if width == height:
+        cut = middle_square(plain, height, model.margin)
+    else:
+        wide, high = round(width * model.margin), round(height * model.margin)
+        left, top = (wide - width) // 2, (high - height) // 2
+        fitted = np.asarray(ImageOps.fit(plain, (wide, high), Image.Resampling.BILINEAR))
+        cut = fitted[top : top + height, left : left + width]
+    return cut.reshape(height, width, channels).astype(np.float32) * np.float32(model.top / 255)
+
+
+def batches(paths: list[Path], model: Model, size: int) -> Iterator[tuple[list[Path], np.ndarray]]:
+    """Some pictures at a time, as pixels (n, h, w, c)."""
+    for start in range(0, len(paths), size):
+        some = paths[start : start + size]
+        yield some, np.stack([read_picture(path, model) for path in some])
