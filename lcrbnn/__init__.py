@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lcrbnn.layers import BinaryConv2d as BinaryConv2d
     from lcrbnn.layers import BinaryLinear as BinaryLinear
     from lcrbnn.layers import advance as advance
+    from lcrbnn.layers import extra_loss as extra_loss
     from lcrbnn.layers import fit as fit
     from lcrbnn.layers import project as project
     from lcrbnn.layers import start_epoch as start_epoch
@@ -33,6 +34,7 @@ _HOME = {
     "BinaryConv2d": "lcrbnn.layers",
     "BinaryLinear": "lcrbnn.layers",
     "advance": "lcrbnn.layers",
+    "extra_loss": "lcrbnn.layers",
     "fit": "lcrbnn.layers",
     "project": "lcrbnn.layers",
     "start_epoch": "lcrbnn.layers",

@@ -22,6 +22,7 @@ class BinaryLayer(nn.Module):
     weight: Tensor
     bias: Any  # Tensor or None: torch types it one way in Conv2d and another in Linear
     method: Method
+    watched = ""  # what hooks of the package look at in its network: see retention.capture
 
     def _install(self, chosen: Method, channels: int) -> None:
         # After nn.Conv2d / nn.Linear made the weight: methods size themselves from it.
@@ -57,6 +58,7 @@ class BinaryLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Binarise weight and input, multiply, scale, add the bias."""
+        bool(self.watched)  # torch.compile checks what a pass uses, but not that there are no hooks
         weight = self.binary_weight()
         if self.weight_binarizer.observes and self.training and self.observing:
             self.weight_binarizer.observe(x.detach(), getattr(self, "groups", 1))

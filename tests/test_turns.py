@@ -94,3 +94,17 @@ def test_a_finished_run_needs_nothing_any_more(tmp_path: Path) -> None:
         assert main(words) == 0
     shutil.rmtree(tmp_path / "runs" / "first")
     assert main(words) == 0
+
+
+def test_a_plan_that_names_its_own_runs_finds_them_where_they_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = 'recipe = "digits"\nseeds = [0]\ncontrol = "a"\n[settings]\nepochs = 1\nbatch = 500\n'
+    (tmp_path / "own.toml").write_text(f'# Own\n{settings}[arms.a]\n[arms.b]\nstart = "study:own/a"\n')
+    words = ["study", str(tmp_path / "own.toml"), "--records", str(tmp_path / "records"), "--device", "cpu"]
+    assert main([*words, "--run", str(tmp_path / "runs" / "second")]) == 2
+    said = capsys.readouterr().err
+    assert "names study:own/a/seed-0, which lies in" in said
+    assert f"run the plan into a folder called own, not {tmp_path / 'runs' / 'second'}" in said
+    assert not (tmp_path / "runs").exists()
+    assert main([*words, "--run", str(tmp_path / "runs" / "own")]) == 0

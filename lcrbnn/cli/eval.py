@@ -31,10 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Print a line a run, and the mean of several."""
-    from lcrbnn.train.run import Options, evaluate, runs_in
+    from lcrbnn.train.run import Options, check_readable, evaluate, runs_in
     from lcrbnn.zoo import named
 
     options = Options(args.device, args.data_folder, workers=args.workers, patience=args.patience)
+    for folder in args.runs:
+        for path in runs_in(folder) if named(folder) is None else []:
+            check_readable(path, final=args.final)
     for folder in args.runs:
         if (name := named(folder)) is not None:
             _read_member(name, options)

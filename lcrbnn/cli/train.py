@@ -126,6 +126,7 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
         train_together(part, options, resume=args.resume)
         for path in part:
             if ranks.first:
+                _check_last(RunFolder(path))
                 print(_summary(RunFolder(path)))
     return 0
 
@@ -173,6 +174,19 @@ def _nothing_to_resume(path: Path) -> str:
     if seeds:
         return f"{path} holds {', '.join(seeds[:4])}{' ...' if len(seeds) > 4 else ''}: say which with --seeds"
     return f"there is no run in {path} to go on with, and no recipe or setting to start one"
+
+
+def _check_last(folder: Any) -> None:
+    """Say so if the network of a finished run cannot be read any more, and what brings it back."""
+    from lcrbnn.train.build import load_network
+
+    try:
+        load_network(folder)
+    except InputError as error:
+        print(
+            f"{folder.path}: the run is finished, but {error}; without its record.json, --resume makes its end again",
+            file=sys.stderr,
+        )
 
 
 def _summary(folder: Any) -> str:

@@ -56,9 +56,9 @@ def _read(path: Path, folder: Path) -> np.ndarray:
         with Image.open(path) as picture:
             return np.array(picture.convert("RGB"))
     except FileNotFoundError:
-        raise InputError(
-            f"the frost photo {path} is not there; `lcrbnn data frost --data-folder {folder.parent}` fetches all five"
-        ) from None
+        fetch = f"`lcrbnn data frost --data-folder {folder.parent}` fetches all five"
+        other = "`lcrbnn data frost` fetches all five into the folder frost of the data folder"
+        raise InputError(f"the frost photo {path} is not there; {fetch if folder.name == 'frost' else other}") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(f"the frost photo {path} cannot be read: {error}") from None
 

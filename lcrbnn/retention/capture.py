@@ -73,7 +73,10 @@ class Maps:
         """Raise unless there is a map at every point, as it was when it passed."""
         missing = [p for p in points if p not in self.real]
         if missing and not self.real:
-            raise InputError("retention has no maps to compare: call the model before each loss()")
+            raise InputError(
+                "retention has no maps to compare: call the model before each loss() (if it is compiled and was called "
+                "before this Retention was made, torch._dynamo.reset() lets it see the new hooks)"
+            )
         if missing:
             raise InputError(f"retention has no map at {missing[0].module!r}: that module was not called")
         for point, version in self.versions.items():
@@ -93,6 +96,26 @@ class Maps:
         return self.real[point] if weights_only else ops.surrogate_sign(self.real[point], ops.clip_closed)
 
 
+class _Hook:
+    """A hook that stays with its model: copied or pickled with it, it is one that does nothing."""
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+
+    def __call__(self, *args: Any) -> None:
+        self.work(*args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
+        return _Hook(_nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*args: Any) -> None:
+    """What a copied hook does."""
+
+
 class Capture:
     """Hooks on a model that keep the maps of its latest forward pass at the given points, until taken or closed.
 
@@ -105,9 +128,10 @@ class Capture:
         check_points(model, points)
         modules = dict(model.named_modules())
         self.maps = Maps()
+        self._layers = [layer for _, layer in binary_layers(model)]
         self.expects_latent = False  # whether a pass with latent weights is ours
         self._listening = True
-        self._witness = next((layer for _, layer in binary_layers(model)), None)  # tells a pass with latent weights
+        self._witness = self._layers[0] if self._layers else None  # tells a pass with latent weights
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin(model), with_kwargs=True)]
         for point in dict.fromkeys(points):
             module = modules[point.module]
@@ -119,6 +143,9 @@ class Capture:
             for module in modules.values():
                 if isinstance(module, ActivationBinarizer):
                     self._hooks.append(module.register_forward_hook(self._note_binary(module)))
+        self._mark = f"{sorted(set(points))} {signs};"
+        for layer in self._layers:
+            layer.watched += self._mark
 
     def take(self) -> Maps:
         """Hand over the maps of the latest pass, and forget them."""
@@ -129,6 +156,8 @@ class Capture:
         """Remove all hooks and forget the maps; calling it again does nothing."""
         for hook in self._hooks:
             hook.remove()
+        for layer in self._layers if self._hooks else []:
+            layer.watched = layer.watched.replace(self._mark, "", 1)
         self._hooks.clear()
         self.maps = Maps()
 
@@ -140,7 +169,7 @@ class Capture:
                 if self._listening:
                     self.maps = Maps(args, kwargs)
 
-        return begin
+        return _Hook(begin)
 
     def _note_input(self, hooked: nn.Module, point: Point) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -148,14 +177,14 @@ class Capture:
                 given = (*args, *kwargs.values())
                 self.maps.note(point, next((x for x in given if isinstance(x, Tensor)), given[0] if given else None))
 
-        return note
+        return _Hook(note)
 
     def _note_output(self, hooked: nn.Module, point: Point) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if module is hooked and self._listening:
                 self.maps.note(point, output)
 
-        return note
+        return _Hook(note)
 
     def _note_binary(self, hooked: nn.Module) -> Any:
         def note(module: nn.Module, args: tuple[Tensor, ...], output: Binary) -> None:
@@ -165,7 +194,7 @@ class Capture:
                     if x is args[0] and point not in self.maps.binary:
                         self.maps.binary[point] = output
 
-        return note
+        return _Hook(note)
 
 
 def maps_at(model: nn.Module, points: Sequence[Point], images: Tensor, *, signs: bool) -> Maps:

@@ -44,9 +44,11 @@ def align(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
 
 def pool(front: Tensor, back: Tensor) -> Tensor:
     """Average-pool the front map to the pixels of the back map; channels stay."""
+    if front.shape == back.shape and front.dim() > 1:  # tokens (n, t, d) too: nothing is to be pooled
+        return front
     if front.dim() != back.dim() or front.dim() not in (2, 4) or front.shape[0] != back.shape[0]:
         raise InputError(
-            "retention compares two maps of one batch, (n, c, h, w) or (n, d); "
+            "retention compares two maps of one batch, (n, c, h, w), (n, d), or two of one shape; "
             f"got shapes {tuple(front.shape)} and {tuple(back.shape)}"
         )
     if front.dim() == 2 or front.shape[2:] == back.shape[2:]:
@@ -95,6 +97,8 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise InputError("the retention loss has no second derivative: it was asked for with create_graph=True")
         x, other, left, right, along = ctx.saved_tensors
         left = left * grad
         thin = _combined(right, other)

@@ -112,12 +112,27 @@ class Retention(nn.Module):
             raise InputError("this Retention is closed and reads no maps any more; make another")
         maps = self._capture.take()
         maps.check(_points(self.spans))
-        retained = retention_loss(self._binary(maps), self._reference(maps), self.form, self.start)
+        binary = self._binary(maps)
+        self._check_graph(binary)
+        retained = retention_loss(binary, self._reference(maps), self.form, self.start)
         self.ratios = retained.ratios()
         self.lip = retained.loss.detach()
         batch = maps.real[self.spans[0][0]].shape[0]
         weight = self.form.weight if weight is None else weight
         return weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+
+    def _check_graph(self, binary: Sequence[Pair]) -> None:
+        """Raise if a network in training would not hear of this loss: its pass was made without gradients."""
+        model = self._model[0]
+        if not (torch.is_grad_enabled() and model.training):
+            return
+        for (front, back), (_, after) in zip(self.spans, binary, strict=True):
+            trained = any(p.requires_grad for p in model.get_submodule(front.module).parameters())
+            if trained and not after.requires_grad:
+                raise InputError(
+                    f"the map at {back.module!r} has no gradient, though {front.module!r} is trained: the latest pass "
+                    "was made under no_grad, or in a checkpoint with use_reentrant=True (False keeps the gradient)"
+                )
 
     def close(self) -> None:
         """Remove all hooks; the model is as it was before."""

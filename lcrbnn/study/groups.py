@@ -30,6 +30,8 @@ def find_groups(given: Sequence[str]) -> Groups:
     groups: Groups = {}
     for word in given:
         name, sign, place = word.rpartition("=")
+        if sign and (not name or name in (".", "..") or "/" in name or "\0" in name):
+            raise InputError(f"the name of a group is one of a folder, without a slash; got {word!r}")
         for run in runs_in(Path(place)):
             whole = run.absolute()
             label = name if sign else (whole.parent.name if whole.name.startswith("seed-") else whole.name)

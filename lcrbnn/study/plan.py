@@ -17,7 +17,7 @@ from lcrbnn.study.paired import Paired, paired
 from lcrbnn.study.turns import compiled_for, side_by_side
 from lcrbnn.train import Spec
 from lcrbnn.train.ahead import compiled_ahead
-from lcrbnn.train.build import check_others
+from lcrbnn.train.build import STUDY, check_others
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
 
@@ -143,7 +143,20 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
 def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
     """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
     part.check(plan.seeds)
+    _check_own(plan, folder, options.runs)
     run_jobs(plan.jobs(part), folder, records, options, width)
+
+
+def _check_own(plan: Plan, folder: Path, runs: Path) -> None:
+    """Raise if an arm names another of its plan and would find it in another folder than the one that is made now."""
+    own = f"{STUDY}{plan.name}/"
+    for job in plan.jobs():
+        named = next((name for name in (job.spec.start, job.spec.teacher) if name.startswith(own)), "")
+        if named and (runs / plan.name).absolute() != folder.absolute():
+            raise InputError(
+                f"arm {job.arm} of {plan.path} names {named}, which lies in {runs / plan.name}: run the plan into a "
+                f"folder called {plan.name}, not {folder}"
+            )
 
 
 def run_jobs(

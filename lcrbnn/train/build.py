@@ -119,8 +119,12 @@ def build_network(spec: Spec) -> Network:
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, spec.norm_start)
     if spec.precision == "float64":
-        model.double().register_forward_pre_hook(lambda module, given: tuple(x.double() for x in given))
+        _widen(model)
     return model
+
+
+def _widen(model: nn.Module) -> None:
+    model.double().register_forward_pre_hook(lambda module, given: tuple(x.double() for x in given))
 
 
 def _method(spec: Spec) -> Method | None:
@@ -207,6 +211,8 @@ def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Netwo
     if known != wanted:
         raise InputError(f"the teacher in {folder.path} knows {known} classes, and this run has {wanted}")
     _check_unseen(spec, theirs, f"the teacher in {folder.path}")
+    if spec.precision == "float64" != theirs.precision:
+        _widen(model)  # its maps are compared with the network's
     return model.to(device).eval().requires_grad_(False), facts.get(WHOLE, digest)
 
 

@@ -15,6 +15,7 @@ import torch
 from lcrbnn import __version__
 from lcrbnn.data import data_folder
 from lcrbnn.errors import InputError, choose, number
+from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
@@ -328,21 +329,30 @@ class Reading(NamedTuple):
     readings: int
 
 
+def check_readable(path: Path, *, final: bool) -> None:
+    """Raise what `evaluate` would find wrong with a run before it reads an image."""
+    _readable(RunFolder(path), final)
+
+
+def _readable(folder: RunFolder, final: bool) -> tuple[Spec, Network, str]:
+    spec, model, digest = load_network(folder)
+    if final and not folder.record.exists():
+        raise InputError(f"the run in {folder.path} is not finished: the test split is for finished runs")
+    if final and read_record(folder.record)["figures"].get("checkpoint_sha256") != digest:
+        raise InputError(f"the newest checkpoint in {folder.path} is not the one that its record is of")
+    return spec, model, digest
+
+
 def evaluate(path: Path, options: Options | None = None, *, final: bool = False) -> Reading:
     """Read a run's network on its validation split; with `final` on the test split, which is noted in the record."""
     options = options or Options()
     folder = RunFolder(path)
     device = find_device(options.device)
-    spec, model, digest = load_network(folder)
-    if final and not folder.record.exists():
-        raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
+    spec, model, digest = _readable(folder, final)
     names = folder.read_classes()
     with ExitStack() as held:
         if final:
             held.enter_context(folder.locked())
-            stored = read_record(folder.record)["figures"].get("checkpoint_sha256")
-            if stored != digest:
-                raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
             shown, broken = open_test(spec, options.files, device, held, names)
         else:
             streamed = replace(options.files, cache="no")

@@ -246,7 +246,7 @@ def _check(name: str, value: Any, default: Any, about: dict[str, Any]) -> None:
             choose(about["choices"], value, f"choice for {name}")
     elif isinstance(default, tuple):
         if not isinstance(value, tuple):
-            raise InputError(f"{name} is a list; got {value!r}")
+            raise InputError(f"{name} is a tuple; got {value!r}")
         for item in value:
             if about["numbers"]:
                 number(item, f"each of {name}", low=0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import lcrbnn
 from lcrbnn import Retention
+from lcrbnn.layers import binary_layers
 from tests.retention.foreign import BLOCKS, Foreign
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
@@ -123,3 +124,46 @@ def test_the_default_compiler_gives_the_same_loss_and_gradients() -> None:
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
     for got, want in zip(gradients(model), expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+
+
+def compiled_gradients(weight: float | None, *, compiled: bool = True, **settings: Any) -> list[Tensor]:
+    """Of a step of a fresh network; the model is compiled, the loss is not."""
+    model, _ = make("irnet")
+    called = torch.compile(model, backend="aot_eager") if compiled else model
+    retention = None if weight is None else Retention(called, weight=weight, **settings)
+    loss = F.cross_entropy(called(IMAGES), LABELS)
+    (loss if retention is None else loss + retention.loss()).backward()
+    if retention is not None:
+        retention.close()
+    return gradients(model)
+
+
+def test_a_graph_of_a_network_that_was_watched_in_another_way_is_not_taken() -> None:
+    """torch.compile does not check that a module has no hooks; one graph serves networks that are alike."""
+    ways: list[tuple[float | None, dict[str, Any]]] = [
+        (None, {}),
+        (0.0, {}),
+        (10.0, {}),
+        (10.0, {"maps": "real", "reference": "teacher", "teacher": make("irnet")[0]}),
+        (10.0, {"blocks": ["layer3.0"]}),
+        (10.0, {}),
+        (None, {}),
+    ]
+    expected = [compiled_gradients(weight, compiled=False, **settings) for weight, settings in ways]
+    for (weight, settings), wanted in zip(ways, expected, strict=True):
+        for got, want in zip(compiled_gradients(weight, **settings), wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_model_can_be_watched_again() -> None:
+    model, _ = make("irnet")
+    called = torch.compile(model, backend="aot_eager")
+    seen = []
+    for _ in range(2):
+        retention = Retention(called, weight=10.0)
+        called(IMAGES)
+        seen.append(retention.loss().item())
+        retention.close()
+        called(IMAGES)
+    assert seen[0] == pytest.approx(seen[1], rel=1e-3)  # batch norms have moved
+    assert all(layer.watched == "" for _, layer in binary_layers(model))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import lcrbnn
 from lcrbnn import Retention, ops
@@ -231,3 +233,98 @@ def test_a_reference_that_is_not_a_number_does_not_look_retained() -> None:
 
 def test_another_seed_is_another_start() -> None:
     assert not torch.equal(Retention(small(), seed=0).start, Retention(small(), seed=1).start)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Passes without gradients, copies, tokens.
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool | None) -> None:
+        super().__init__()
+        self.net, self.reentrant = lcrbnn.binarize(Foreign(nn.Conv2d), "irnet"), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.net.begin(x)
+        for name in BLOCKS:
+            part = self.net.get_submodule(name)
+            x = part(x) if self.reentrant is None else checkpoint(part, x, use_reentrant=self.reentrant)
+        return self.net.end(x.mean((2, 3)))
+
+
+def checkpointed(reentrant: bool | None) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = Checkpointed(reentrant)
+    retention = Retention(model, blocks=[f"net.{name}" for name in BLOCKS], weight=10.0)
+    model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))
+    retention.loss().backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def test_gradients_through_checkpoints_are_whole_or_refused() -> None:
+    plain = checkpointed(None)
+    assert len(plain) > 2
+    for got, want in zip(checkpointed(False), plain, strict=True):
+        torch.testing.assert_close(got, want)
+    with pytest.raises(InputError, match=r"has no gradient, though 'net\..*' is trained: .*use_reentrant=True"):
+        checkpointed(True)
+
+
+def test_a_pass_without_gradients_before_the_loss_is_refused_in_training_and_read_in_evaluation() -> None:
+    model = small()
+    retention = Retention(model)
+    model(IMAGES)
+    with torch.no_grad():
+        model.eval()(IMAGES)
+    assert not retention.loss().requires_grad  # somebody looks at ratios
+    with torch.no_grad():
+        model(IMAGES)
+    model.train()
+    with pytest.raises(InputError, match="the latest pass was made under no_grad"):
+        retention.loss()
+    model.requires_grad_(False)
+    model(IMAGES)
+    retention.loss()  # nothing is trained
+
+
+def test_copies_of_a_watched_model_can_be_saved() -> None:
+    model = small()
+    retention = Retention(model)
+    twin = copy.deepcopy(model)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for one in (model, twin, average):
+        file = io.BytesIO()
+        torch.save(one, file)
+        file.seek(0)
+        back = torch.load(file, weights_only=False)
+        torch.testing.assert_close(back.eval()(IMAGES), one.eval()(IMAGES))
+    model.train()(IMAGES)
+    twin(IMAGES)
+    assert retention.loss() > 0
+    retention.close()
+    assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("form", ["default", "paper"])
+def test_tokens_and_other_maps_of_one_shape_are_compared_as_they_are(form: str) -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = (lcrbnn.BinaryLinear(32, 32, method="irnet") for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x + self.second(x + self.first(x)))
+
+    model = Tokens()
+    retention = Retention(model, form, layers=["first", "second", "head"], weight=1.0)
+    model(torch.randn(8, 5, 32))
+    loss = retention.loss()
+    loss.backward()
+    assert loss > 0
+    assert model.first.weight.grad.abs().sum() > 0
+
+
+def test_a_second_derivative_is_refused() -> None:
+    model = small()
+    retention = Retention(model, weight=10.0)
+    model(IMAGES)
+    with pytest.raises(InputError, match="the retention loss has no second derivative"):
+        torch.autograd.grad(retention.loss(), [model.layer1[0].conv1.weight], create_graph=True)

@@ -108,7 +108,7 @@ def test_rows_of_a_linear_layer_are_padded_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("front", "back"), [((2, 3, 4, 4), (3, 3, 4, 4)), ((2, 3), (2, 3, 4, 4)), ((2, 3, 4), (2, 3, 4))]
+    ("front", "back"), [((2, 3, 4, 4), (3, 3, 4, 4)), ((2, 3), (2, 3, 4, 4)), ((2, 3, 4), (2, 3, 2)), ((2,), (2,))]
 )
 def test_maps_that_cannot_be_compared_are_refused(front: tuple[int, ...], back: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match=r"two maps of one batch.*got shapes"):

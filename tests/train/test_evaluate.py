@@ -182,3 +182,36 @@ def test_a_checkpoint_with_bad_numbers_is_refused_however_right_its_checksums(
     write_checkpoint(newest, Checkpoint(arrays, facts))
     with pytest.raises(InputError, match=r"holds numbers that are not finite, in 'model/stem\.0\.weight'"):
         evaluate(tmp_path / "run", OFTEN)
+
+
+def test_no_test_image_is_read_if_another_run_cannot_be(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    for name in ("seed-0", "seed-1"):
+        shutil.copytree(run, tmp_path / name)
+    before = (tmp_path / "seed-0" / "record.json").read_bytes()
+    shutil.rmtree(tmp_path / "seed-1" / "checkpoints")
+    assert main(["eval", str(tmp_path), "--final", "--device", "cpu"]) == 2
+    assert (tmp_path / "seed-0" / "record.json").read_bytes() == before
+
+
+def test_a_finished_run_whose_network_is_lost_says_how_it_is_made_again(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    newest = RunFolder(folder).newest()
+    assert newest is not None
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    words = ["train", "--run", str(folder), "--resume", "--device", "cpu"]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert f"{folder}: the run is finished, but " in said
+    assert "without its record.json, --resume makes its end again" in said
+    (folder / "record.json").unlink()
+    assert main(words) == 0
+    assert (folder / "record.json").exists()
+    assert "the run is finished, but" not in capsys.readouterr().err

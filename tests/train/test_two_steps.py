@@ -127,3 +127,11 @@ def test_the_distributional_loss_is_the_cross_entropy_with_the_teachers_answers(
     [mine] = torch.autograd.grad(task_loss(spec, parts, torch.empty(0), torch.zeros(6).long(), logits), logits)
     published = -(answers.softmax(1) * logits.log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(mine, torch.autograd.grad(published, logits)[0])
+
+
+def test_a_teacher_whose_maps_are_compared_is_as_precise_as_the_network(tmp_path: Path) -> None:
+    teacher = small_run(tmp_path / "teacher", SMALL.but(method="real", weight=0.0, share=0.0, epochs=1))
+    spec = SMALL.but(epochs=1, weight=1.0, teacher=str(teacher), form_options=("reference=teacher",))
+    for precision in ("float64", "float32"):
+        made = small_run(tmp_path / precision, spec.but(precision=precision))
+        assert (made / "record.json").exists()
