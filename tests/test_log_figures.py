@@ -192,3 +192,17 @@ def test_the_loader() -> None:
 
 
 LOG = (ROOT / "docs" / "LOG.md").read_text()
+
+
+def test_the_runs_of_which_only_logs_are_left() -> None:
+    found = json.loads((RESULTS / "logs-paper-first.json").read_text())["figures"]
+    titles = {f"λ = {sign}": f"cifar10-lambda-paper/lambda-{name}/seed-0" for sign, name in
+              (("½", "half"), ("1", "1"), ("2", "2"), ("4", "4"), ("8", "8"))}  # fmt: skip
+    titles |= {f"one skip, λ = .00001, seed {seed}": f"cifar10-plain/paper/seed-{seed}" for seed in range(5)}
+    for title, place in titles.items():
+        train, ratios = found[place]["train"][:391], found[place]["ratios"]
+        best = max(range(391), key=train.__getitem__)
+        ends = f"{min(ratios):.2f} {max(ratios):.2f}".removeprefix("0")
+        assert f"| {title} | {train[390]:.2f} | {train[best]:.2f} in epoch {best + 1} | {ends} |" in LOG
+    lips = {seed: found[f"cifar10-plain/paper/seed-{seed}"]["lip"] for seed in (2, 4)}
+    assert {seed: (max(lip), lip.index(max(lip)) + 1) for seed, lip in lips.items()} == {2: (17300, 189), 4: (862, 336)}
