@@ -7,7 +7,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types imports unit bench docs engine clean
+.PHONY: demo test lint types imports unit bench docs engine page clean
 
 demo: $(VENV)/installed engine
 	$(BIN)/lcrbnn demo
@@ -30,6 +30,9 @@ unit: $(VENV)/installed-dev engine
 engine: $(VENV)/installed  # without a C++ compiler cmake only warns, and everything but the engine works
 	$(BIN)/cmake -S . -B build --log-level=WARNING
 	$(BIN)/cmake --build build --parallel 2 -- -s
+
+page: $(VENV)/installed  # the engine as WebAssembly and a page that uses it, build/page
+	$(BIN)/python -m tools.page
 
 bench: $(VENV)/installed
 	$(BIN)/python -m bench.retention_step

@@ -8,7 +8,7 @@
 
 namespace lcrbnn {
 
-const uint64_t kMemoryLimit = uint64_t(1) << 33;
+const uint64_t kMemoryLimit = uint64_t(1) << (sizeof(size_t) > 4 ? 33 : 30);
 const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;  // of a model: so much, and so often its file
 
 inline void* aligned_new(size_t bytes) {

@@ -1,6 +1,6 @@
 """Does any file harm the engine? Changes small model files in a million ways and opens each under the sanitizers.
 
-    python -m tools.fuzz [--count 1000000] [--seed 0] [--jobs 2] [--record FILE]
+    python -m tools.fuzz [--count 1000000] [--seed 0] [--jobs 2] [--bits 32] [--record FILE]
     python -m tools.fuzz --seed 0 --case N      one case again, and what the engine says to it
 
 Builds native/fuzz.cpp with the engine's sources under AddressSanitizer and UndefinedBehaviorSanitizer. A case is
@@ -164,15 +164,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the cases")
     parser.add_argument("--case", type=int, help="only this one, again")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--bits", type=int, choices=(32, 64), default=64, help="of an address; 32 takes g++-multilib")
     parser.add_argument("--record", type=Path, help="write seed, counts and outcome into this JSON file")
     args = parser.parse_args()
+    flags = (*HARM, "-m32") if args.bits == 32 else HARM
     if not compiler():
         print("there is no C++ compiler", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         models = Path(scratch) / "models"
         write_models(models)
-        program = build("fuzz", Path(scratch), HARM)
+        program = build("fuzz", Path(scratch), flags)
         if args.case is not None:
             words = [str(program), str(models), "--seed", str(args.seed), "--case", str(args.case)]
             return subprocess.run(words, check=False).returncode
@@ -193,7 +195,7 @@ def main() -> int:
     print(", ".join(f"{key} {value}" for key, value in figures.items() if key != "reasons"))
     print(f"{len(figures['reasons'])} different reasons to refuse")
     if args.record:
-        settings = {"seed": args.seed, "count": args.count, "flags": list(HARM), "models": len(list(small_models()))}
+        settings = {"seed": args.seed, "count": args.count, "flags": list(flags), "models": len(list(small_models()))}
         write_record(args.record, "fuzz", settings, figures)
     return 0
 

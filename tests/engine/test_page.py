@@ -1,0 +1,164 @@
+"""The engine as WebAssembly: in node against the compiled engine, in Chromium a page with pictures."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lcrbnn.cli._shipped import find_model
+from lcrbnn.engine import reference
+from lcrbnn.engine.format import read_model, to_bytes
+from lcrbnn.engine.lib import Engine
+from lcrbnn.errors import InputError
+from tests.report.chromium import PROGRAM, Chromium
+from tools.fuzz import small_models
+from tools.page import build_page, main, missing
+
+SCRIPT = """
+import fs from 'node:fs';
+import { load, middle, probabilities } from './lcrbnn.js';
+const engine = await load(fs.readFileSync('engine.wasm'));
+const attempt = (work) => { try { return work(); } catch (error) { return { error: error.message }; } };
+const answers = JSON.parse(fs.readFileSync('asked.json')).map(({ file, images, pixels }) => attempt(() => {
+  const model = engine.open(fs.readFileSync(file));
+  const { shape, classes, input } = model;
+  const logits = Array.from(pixels ? model.pixels(pixels) : model.run(images));
+  const closed = (model.close(), attempt(() => model.run(images ?? pixels)));
+  const part = middle(640, 480, model), sum = probabilities(logits.slice(0, 3));
+  return { shape, classes, input, logits, closed, part, sum };
+}));
+console.log(JSON.stringify(answers));
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lacking = missing() or ("" if shutil.which("node") else "node")
+    if lacking and os.environ.get("CI"):
+        pytest.fail(f"{lacking} is missing")
+    if lacking:
+        pytest.skip(f"{lacking} is missing")
+    folder = tmp_path_factory.mktemp("page")
+    _, model = find_model(Path("zoo:resnet20-double-irnet"))
+    assert isinstance(model, bytes)
+    build_page(folder, model)
+    return folder
+
+
+def asked(page: Path, questions: list[dict[str, object]]) -> list[dict[str, object]]:
+    (page / "asked.json").write_text(json.dumps(questions))
+    (page / "asks.mjs").write_text(SCRIPT)
+    done = subprocess.run(["node", "asks.mjs"], cwd=page, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_node_answers_as_the_compiled_engine(page: Path) -> None:
+    rng = np.random.default_rng(0)
+    models = dict(small_models()) | {"zoo": read_model(page / "model.bnn")}
+    questions, wanted = [], []
+    for index, model in enumerate(models.values()):
+        (page / f"{index}.bnn").write_bytes(to_bytes(model))
+        images = rng.standard_normal((3, *model.shape)).astype(np.float32)
+        questions.append({"file": f"{index}.bnn", "images": images.reshape(-1).tolist()})
+        with Engine(to_bytes(model), kernel="scalar") as engine:
+            wanted.append(engine.run(images))
+    for (name, model), answer, logits in zip(models.items(), asked(page, questions), wanted, strict=True):
+        assert answer["shape"] == list(model.shape), name
+        assert answer["classes"] == list(model.classes)
+        assert answer["input"]["top"] == model.top
+        assert answer["closed"] == {"error": "this model is closed"}
+        found = np.array(answer["logits"], np.float32).reshape(logits.shape)
+        assert np.abs(found - logits).max() <= 1e-5 * max(1, np.abs(logits).max()), name
+    assert len(models) > 10
+
+
+def test_node_is_given_pixels_and_refuses_what_the_engine_refuses(page: Path) -> None:
+    model = read_model(page / "model.bnn")
+    pixels = np.random.default_rng(1).integers(0, 256, (2, *model.shape), np.uint8)
+    data = (page / "model.bnn").read_bytes()
+    (page / "cut.bnn").write_bytes(data[:-1])
+    (page / "turned.bnn").write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    (page / "empty.bnn").write_bytes(b"")
+    flat = pixels.reshape(-1).tolist()
+    questions = [{"file": f"{name}.bnn", "pixels": flat} for name in ("model", "cut", "turned", "empty")]
+    good, *bad, short = asked(page, [*questions, {"file": "model.bnn", "pixels": flat[:-1]}])
+    with Engine(page / "model.bnn", kernel="scalar") as engine:
+        logits = engine.run(pixels)
+    assert np.allclose(np.reshape(good["logits"], logits.shape), logits, rtol=1e-5, atol=1e-4)
+    odds = np.exp(logits[0, :3] - logits[0, :3].max())
+    assert np.allclose(good["sum"], odds / odds.sum())
+    assert good["part"] == [80, 0, 480, 480]
+    for name, answer in zip(("cut", "turned", "empty"), bad, strict=True):
+        with pytest.raises(InputError) as refused:
+            Engine((page / f"{name}.bnn").read_bytes())
+        assert answer["error"] in str(refused.value)
+    assert short["error"] == "images must be a multiple of 3072 numbers (32 x 32 x 3); got 6143"
+
+
+@pytest.fixture(scope="module")
+def address(page: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(page))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        server.shutdown()
+
+
+def wait_for(tab: Chromium, expression: str) -> None:
+    end = time.monotonic() + 30
+    while not tab.value(expression):
+        assert time.monotonic() < end, tab.value("document.getElementById('said').textContent")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1200, True)])
+def test_a_page_names_what_is_in_a_picture(page: Path, address: str, tmp_path: Path, width: int, dark: bool) -> None:
+    if PROGRAM is None and not os.environ.get("CI"):
+        pytest.skip("there is no Chromium")
+    pixels = np.random.default_rng(2).integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "noise.png")
+    (tmp_path / "text.png").write_text("no picture")
+    model = read_model(page / "model.bnn")
+    logits = reference.run(model, reference.numbers(model, pixels[None].astype(np.float32)))[0].astype(np.float64)
+    odds = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    with Chromium() as tab:
+        tab.show(address, width, dark=dark)
+        wait_for(tab, "document.getElementById('said').textContent.startsWith('model.bnn: 57,120 bytes')")
+        root = tab.ask("DOM.getDocument")["root"]["nodeId"]
+        picker = tab.ask("DOM.querySelector", nodeId=root, selector="#pictures")["nodeId"]
+        tab.ask("DOM.setFileInputFiles", nodeId=picker, files=[str(tmp_path / n) for n in ("noise.png", "text.png")])
+        wait_for(tab, "document.getElementById('said').textContent.startsWith('text.png: ')")
+        shown = tab.value("Array.from(document.querySelectorAll('tr'), line => line.textContent)")
+        assert shown == [f"{model.classes[i]}{100 * odds[i]:.1f} %" for i in np.argsort(-odds)[:5]]
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        requests = {event["request"]["url"] for event in tab.told("Network.requestWillBeSent")}
+        assert all(url.startswith((address.rsplit("/", 1)[0], "data:", "blob:")) for url in requests)
+        assert not tab.told("Runtime.exceptionThrown")
+        if folder := os.environ.get("LCRBNN_PICTURES"):
+            tab.picture(Path(folder) / f"page-{width}.png")
+
+
+def test_what_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["-o", str(tmp_path / "page")]) == 2
+    assert "page: the engine is not built for pages: clang++, wasm-ld" in capsys.readouterr().err
+    assert main(["--model", "zoo:none", "-o", str(tmp_path / "other")]) == 2
+    assert not (tmp_path / "other").exists()
