@@ -43,6 +43,6 @@ struct BKernel {
 };
 // counts are 16 bits: a convolution of more than 65,535 taps is refused at load.
 
-extern const BKernel bconv_scalar, bconv_avx2, bconv_avx512, bconv_neon;
+extern const BKernel bconv_scalar, bconv_avx2, bconv_avx512, bconv_neon, bconv_wasm;
 
 }  // namespace lcrbnn

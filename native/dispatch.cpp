@@ -13,6 +13,8 @@ const BKernel* const bconv_kernels[] = {
     &bconv_avx512, &bconv_avx2,
 #elif defined(__aarch64__)
     &bconv_neon,
+#elif defined(__wasm_simd128__)
+    &bconv_wasm,
 #endif
     &bconv_scalar};
 const int bconv_kernel_count = sizeof(bconv_kernels) / sizeof(bconv_kernels[0]);

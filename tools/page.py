@@ -19,7 +19,7 @@ from lcrbnn.errors import Failed, InputError
 
 ROOT = Path(__file__).parents[1]
 WEB = ROOT / "web"
-CALLS = ("open_memory", "close", "get_info", "class_name", "run", "run_pixels")  # of the C interface
+CALLS = ("open_memory", "close", "get_info", "class_name", "node_kernel", "run", "run_pixels")  # of the C interface
 FLAGS = (
     "--target=wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-std=c++17", "-O3", "-fno-exceptions",
     "-ffp-contract=off", "-fvisibility=hidden", "-Wl,--strip-all", "-Wl,--export=malloc", "-Wl,--export=free",

@@ -4,6 +4,7 @@
 //   const engine = await load("engine.wasm");                      // an address, or the bytes
 //   const model = engine.open(await (await fetch("model.bnn")).arrayBuffer());
 //   model.shape, model.classes, model.input                        // [h, w, c], names, {top, mean, std, margin}
+//   model.kernels                                                  // what computes each node, such as "simd128"
 //   const logits = model.run(numbers);                             // Float32Array, [n][h][w][c], normalised
 //   const others = model.pixels(bytes);                            // Uint8Array, [n][h][w][c], from 0 to input.top
 //   model.close();
@@ -61,9 +62,9 @@ class Engine {
     this.#exports = exports;
   }
 
-  // Open the bytes of a .bnn file; they are copied.
-  open(bytes) {
-    return new Model(this.#exports, bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes));
+  // Open the bytes of a .bnn file; they are copied. A kernel is "simd128" or "scalar"; without one, the best.
+  open(bytes, kernel = "") {
+    return new Model(this.#exports, bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), kernel);
   }
 }
 
@@ -71,23 +72,26 @@ class Model {
   #exports;
   #model = 0;
 
-  constructor(exports, bytes) {
+  constructor(exports, bytes, kernel) {
     this.#exports = exports;
     const held = this.#given(bytes);
+    const name = this.#given(new TextEncoder().encode(`${kernel}\0`));
     const out = this.#room(4);
     try {
-      this.#checked((message) => exports.lcrbnn_open_memory(held, bytes.length, 0, 0, out, message, MESSAGE));
+      this.#checked((message) => exports.lcrbnn_open_memory(held, bytes.length, 0, name, out, message, MESSAGE));
       this.#model = this.#words(out, 1)[0];
     } finally {
       exports.free(held);
+      exports.free(name);
       exports.free(out);
     }
     const info = this.#room(64);
     exports.lcrbnn_get_info(this.#model, info);
-    const [height, width, channels, classes] = this.#words(info, 4);
+    const [height, width, channels, classes, nodes] = this.#words(info, 5);
     exports.free(info);
     this.shape = [height, width, channels];
     this.classes = Array.from({ length: classes }, (_, i) => this.#text(exports.lcrbnn_class_name(this.#model, i)));
+    this.kernels = Array.from({ length: nodes }, (_, i) => this.#text(exports.lcrbnn_node_kernel(this.#model, i)));
     this.input = { margin: 1, ...graph(bytes).input };
   }
 

@@ -33,11 +33,13 @@ const engine = await load(fs.readFileSync('engine.wasm'));
 const attempt = (work) => { try { return work(); } catch (error) { return { error: error.message }; } };
 const answers = JSON.parse(fs.readFileSync('asked.json')).map(({ file, images, pixels }) => attempt(() => {
   const model = engine.open(fs.readFileSync(file));
-  const { shape, classes, input } = model;
+  const { shape, classes, input, kernels } = model;
   const logits = Array.from(pixels ? model.pixels(pixels) : model.run(images));
+  const slow = engine.open(fs.readFileSync(file), 'scalar');
+  const plain = Array.from(pixels ? slow.pixels(pixels) : slow.run(images));
   const closed = (model.close(), attempt(() => model.run(images ?? pixels)));
   const part = middle(640, 480, model), sum = probabilities(logits.slice(0, 3));
-  return { shape, classes, input, logits, closed, part, sum };
+  return { shape, classes, input, kernels, plain, logits, closed, part, sum };
 }));
 console.log(JSON.stringify(answers));
 """
@@ -79,6 +81,13 @@ def test_node_answers_as_the_compiled_engine(page: Path) -> None:
         assert answer["shape"] == list(model.shape), name
         assert answer["classes"] == list(model.classes)
         assert answer["input"]["top"] == model.top
+        assert answer["plain"] == answer["logits"]  # of the portable kernel: counts are whole numbers
+        kernels = {
+            kernel.split("/")[0]
+            for node, kernel in zip(model.nodes, answer["kernels"], strict=True)
+            if node.op == "bconv"
+        }
+        assert kernels <= {"simd128"}
         assert answer["closed"] == {"error": "this model is closed"}
         found = np.array(answer["logits"], np.float32).reshape(logits.shape)
         assert np.abs(found - logits).max() <= 1e-5 * max(1, np.abs(logits).max()), name
