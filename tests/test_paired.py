@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import statistics
 
+import numpy as np
 import pytest
 
 from lcrbnn.errors import InputError
-from lcrbnn.study.paired import paired, quantile
+from lcrbnn.study.paired import paired, quantile, shift_seen
 
 
 @pytest.mark.parametrize(
@@ -22,14 +23,22 @@ def test_so_are_those_of_the_power(freedom: int, expected: float) -> None:
 
 
 def test_an_interval_by_hand() -> None:
-    """Differences 1, 2, 3, 4, 5: mean 3, deviation sqrt(2.5), standard error 0.7071, t = 2.776 and 0.941."""
+    """Differences 1, 2, 3, 4, 5: mean 3, deviation sqrt(2.5), standard error 0.7071, t = 2.776; 3.761 see below."""
     found = paired([10, 20, 30, 40, 50], [11, 22, 33, 44, 55])
     assert (found.pairs, found.mean) == (5, 3)
     assert found.deviation == pytest.approx(2.5**0.5)
     assert (found.low, found.high) == (pytest.approx(3 - 1.9632, abs=1e-3), pytest.approx(3 + 1.9632, abs=1e-3))
-    assert found.visible == pytest.approx((2.776 + 0.941) * 0.7071, abs=2e-3)
+    assert found.visible == pytest.approx(3.7611 * 0.7071, abs=2e-3)
     assert found.decided
     assert str(found) == "+3.00 [+1.04, +4.96]"
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5, 8])
+def test_a_visible_difference_is_seen_four_times_out_of_five(pairs: int) -> None:
+    """By trial: normal differences around it, and how often their interval leaves out 0."""
+    draws = np.random.default_rng(0).standard_normal((200_000, pairs)) + shift_seen(pairs - 1) / pairs**0.5
+    error = draws.std(1, ddof=1) / pairs**0.5
+    assert (draws.mean(1) > quantile(0.975, pairs - 1) * error).mean() == pytest.approx(0.8, abs=0.004)
 
 
 def test_pairing_takes_out_what_seeds_share() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lcrbnn.cli import main
 from lcrbnn.errors import InputError
 from lcrbnn.methods import method
 from lcrbnn.study.layers import map_table, rank_correlation, weight_table
@@ -58,9 +59,10 @@ rows = [
 def put(promise: Promise, arm: str, seed: int, top1: float | None, share: float | None = None, **parts: Any) -> None:
     found = Arm(*arm.split("/"))
     spec = promise.plan(found.study).arms[found.name].but(seed=seed)
-    record = {"schema": 1, "settings": spec.stored(), "figures": {"last": {"share": share}}, **parts}
+    last = {"train": 70.0, "valid": None, "share": share, "ratios": None}
+    record = {"schema": 1, "kind": "train", "settings": spec.stored(), "figures": {"last": last}, **parts}
     if top1 is not None:
-        record["readings"] = [{"split": "test", "top1": top1}, {"split": "test", "top1": 1.0}]
+        record["readings"] = [{"split": "test", "top1": one, "images": 500} for one in (top1, 1.0)]
     path = promise.records / found.study / found.name / f"seed-{seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record))
@@ -83,7 +85,8 @@ def test_a_table_may_show_the_first_five_answers_too(tmp_path: Path, promise: Pr
     (tmp_path / "plan.toml").write_text(PLAN.replace("layers = true", "top5 = true"))
     promise = read_promise(tmp_path / "plan.toml")
     for seed, top5 in enumerate((90.0, 92.0)):
-        readings = [{"split": "test", "top1": 80.0, "top5": top5}, {"split": "test", "top1": 1.0, "top5": 2.0}]
+        pairs = ((80.0, top5), (1.0, 2.0))
+        readings = [{"split": "test", "top1": one, "top5": five, "images": 500} for one, five in pairs]
         put(promise, "one/none", seed, None, readings=readings)
     assert render_table(promise, promise.tables["a"]).splitlines()[0].endswith("| share | top-5 (sd)   |")
     assert [row[-1] for row in cells(promise, "a")] == ["91.00 (1.41)", ""]
@@ -248,3 +251,33 @@ def test_ratios_can_be_measured_in_every_promised_run() -> None:
         if spec is not None and spec.method != "real":
             real = method(spec.method, spec.bits or None).chosen_bits == 32
             assert (option_values(spec.form_options, "").get("reference") == "weights") == real, arm
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kind": "attack"}, "is a record of 'attack', not of a run"),
+        ({"figures": {}}, "has no figures of the last epoch"),
+        ({"readings": [5]}, "has a reading that is not of test images: 5"),
+        ({"readings": [{"split": "valid", "top1": 80.0, "images": 500}]}, "has a reading that is not of test images"),
+        ({"readings": [{"split": "test", "images": 500}]}, "a reading's top1 is a percentage; got None"),
+        ({"readings": [{"split": "test", "top1": float("nan"), "images": 500}]}, "top1 is a percentage; got nan"),
+        ({"readings": [{"split": "test", "top1": 985.0, "images": 500}]}, "top1 is a percentage; got 985.0"),
+        ({"readings": [{"split": "test", "top1": "80", "images": 500}]}, "top1 is a percentage; got '80'"),
+        ({"readings": [{"split": "test", "top1": 80.0, "images": 10}]}, "a reading is of 10 images; digits has 500"),
+        ({"figures": {"last": {"train": 7.0, "share": "much"}}}, "the last share is no number; got 'much'"),
+        ({"figures": {"last": {"train": 7.0, "valid": float("nan")}}}, "last valid is a percentage; got nan"),
+        ({"figures": {"last": {"train": 7.0, "ratios": ["a"]}}}, "the last ratios are no list of numbers"),
+        ({"figures": {"last": {"train": 7.0}, "noise": {"0.1": "a"}}}, "the accuracies under noise are no numbers"),
+    ],
+)
+def test_a_record_that_a_table_cannot_use_is_one_sentence(
+    promise: Promise, change: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(promise, "one/none", 0, 80.0)
+    put(promise, "one/none", 1, None, **{"readings": [{"split": "test", "top1": 81.0, "images": 500}], **change})
+    place = ["--plan", str(promise.path), "--records", str(promise.records)]
+    assert main(["reproduce", "a", "--show", *place]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1

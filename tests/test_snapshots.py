@@ -147,3 +147,15 @@ def test_networks_of_other_layers_are_not_drawn_together(tmp_path: Path) -> None
     one = {"histogram": {"low": -1.0, "high": 1.0, "counts": [1]}, "std": 1.0}
     with pytest.raises(InputError, match="have the same layers"):
         draw_weights({"a": {"x": one}, "b": {"y": one}}, tmp_path / "a.svg")
+
+
+def test_names_are_no_formulas_and_are_not_hidden(tmp_path: Path) -> None:
+    from lcrbnn.study.figure import drawing, named
+
+    with drawing(tmp_path / "a.svg", 1, 1, 3, 2) as (_, grid):
+        for name in ("_hidden", r"$\frac$", "x^2"):
+            grid[0, 0].plot([0, 1], [0, 1], label=named(name))
+        grid[0, 0].legend()
+        shown = [text.get_text() for text in grid[0, 0].get_legend().get_texts()]
+    assert len(shown) == 3
+    assert (tmp_path / "a.svg").exists()

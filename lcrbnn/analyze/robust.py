@@ -15,6 +15,7 @@ from lcrbnn.analyze.ratios import likeness, retention_ratios
 from lcrbnn.analyze.sensitivity import DRAWS, RADII, sensitivity
 from lcrbnn.analyze.surrogate import bounds
 from lcrbnn.data import DataSet, Split
+from lcrbnn.errors import InputError
 from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
@@ -65,6 +66,8 @@ def analyze_run(run: Path, options: Options, count: int, tick: Callable[[str], N
     row = run_row(RunFolder(run), spec)
     device = find_device(options.device)
     shown = row.load(options.data_folder).train
+    if count > len(shown.labels):
+        raise InputError(f"{row.name} has {len(shown.labels):,} training images, and {count:,} are to be looked at")
     batches = Batches(Split(shown.images[:count], shown.labels[:count]), row, device)
     with all_digits():
         return analyze(model.to(device), batches, row, tick)
@@ -120,8 +123,9 @@ def summary(figures: dict[str, Any]) -> dict[str, float]:
     for deviation, rates in figures["flips"].items():
         found[f"flips_{deviation}"] = 100 * statistics.fmean(rates.values())
         if deviation != PAIRS:
-            shares = [rate / max(between[name], 1e-12) for name, rate in rates.items()]
-            found[f"flips_over_pairs_{deviation}"] = statistics.fmean(shares)
+            shares = [rate / between[name] for name, rate in rates.items() if between[name]]  # signs that ever change
+            if shares:
+                found[f"flips_over_pairs_{deviation}"] = statistics.fmean(shares)
     if figures["ratios"] is not None:
         found["ratio_eq8"] = statistics.fmean(abs(r["eq8-unit"] - 1) for r in figures["ratios"].values())
     cosines = [maps["binary"]["cosine"] for maps in figures["likeness"].values() if "binary" in maps]

@@ -56,9 +56,15 @@ def _pairs(clean: Tensor, pixels: Tensor) -> Tensor:
     return torch.cdist(clean.double(), clean.double())[i, j] / apart.clamp_min(1e-12)
 
 
+def _between(ordered: Tensor, place: float) -> Tensor:
+    """The number at a place between two of them, on a straight line."""
+    low = int(place)
+    return torch.lerp(ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low)
+
+
 def _described(values: Tensor) -> dict[str, float]:
-    values = values.double()
-    found = torch.quantile(values, torch.tensor(QUANTILES, dtype=values.dtype, device=values.device))
+    values = values.double().sort().values  # torch.quantile takes 16 million numbers at most
+    found = torch.stack([_between(values, q * (len(values) - 1)) for q in QUANTILES])
     return {
         "mean": values.mean().item(),
         **{f"q{100 * q:g}": v for q, v in zip(QUANTILES, found.tolist(), strict=True)},

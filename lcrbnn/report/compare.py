@@ -84,10 +84,13 @@ def _mean(values: Seeds, shown: str) -> str:
 
 def _difference(ours: Seeds, control: Seeds, shown: str) -> str:
     found = difference(ours, control)
+    pairs = len(ours.keys() & control.keys())
+    partly = f" ({pairs} pair{'s' if pairs > 1 else ''})" if pairs < max(len(ours), len(control)) else ""
     if found is None:
-        return NONE
+        one = difference_dot(ours, control)
+        return NONE if one is None else _signed(f"{one.value:+{shown}}") + partly
     star = " *" if found.decided else ""
-    return _signed(f"{found.mean:+{shown}} [{found.low:+{shown}}, {found.high:+{shown}}]{star}")
+    return _signed(f"{found.mean:+{shown}} [{found.low:+{shown}}, {found.high:+{shown}}]{star}") + partly
 
 
 def _signed(text: str) -> str:

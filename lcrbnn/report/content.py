@@ -12,9 +12,9 @@ from lcrbnn.report.cost import cost, sources
 from lcrbnn.report.groups import Group, read_groups
 from lcrbnn.report.layers import flips_measure, likeness, lipschitz, relative_flips_measure, weights
 from lcrbnn.report.records import Found, attach, find_records
-from lcrbnn.report.robustness import AS_TRAINED, attacked, corruptions, mean_measure, worst_measure
+from lcrbnn.report.robustness import AS_TRAINED, attacked, corruptions, mean_measure, radii, worst_measure
 from lcrbnn.report.samples import samples
-from lcrbnn.report.training import accuracy, curves, gap, test_accuracy, trained
+from lcrbnn.report.training import accuracy, curves, gap, test_accuracy, trained, unlike_ratios
 
 
 class Given(NamedTuple):
@@ -31,8 +31,6 @@ SHORT = (
     Measure("accuracy on test images, %", test_accuracy),
     mean_measure(AS_TRAINED, "main", "error, mean of 15 corruptions, %"),
     mean_measure(AS_TRAINED, "main_worst", "error, mean of 15 corruptions at severity 5, %"),
-    worst_measure("2/255"),
-    worst_measure("8/255"),
     flips_measure("0.08"),
     relative_flips_measure("0.08"),
     Measure("retention, mean |σ_B / σ_F − 1|", gap, ".3f"),
@@ -40,9 +38,12 @@ SHORT = (
 
 
 def _in_short(given: Given) -> list[Part]:
-    table = comparison("Main figures", given.groups, SHORT)
+    unlike = unlike_ratios(given.groups)
+    attacks = tuple(worst_measure(eps) for eps in radii(given.groups))
+    measures = [one for one in (*SHORT[:3], *attacks, *SHORT[3:]) if not (unlike and one.pick is gap)]
+    table = comparison("Main figures", given.groups, measures)
     about = "Means over seeds with 95 % intervals; differences to the first group are paired by seed. " + STARRED
-    return [about, table] if table else []
+    return [about, table, *([unlike] if unlike else [])] if table else []
 
 
 SECTIONS: dict[str, Callable[[Given], list[Part]]] = {
@@ -79,7 +80,8 @@ def gather(
     spec = groups[0].spec
     names = tuple(group.name for group in groups)
     count = sum(len(group.runs) for group in groups)
-    lead = f"{count} runs of {spec.model} on {spec.data}: {', '.join(names)}."
+    models = ", ".join(dict.fromkeys(group.spec.model for group in groups))
+    lead = f"{count} runs of {models} on {spec.data}: {', '.join(names)}."
     if len(names) > 1:
         lead += f" Differences are to {names[0]}."
-    return Report(title or f"{spec.model} on {spec.data}: {' and '.join(names)}", lead, names, tuple(sections))
+    return Report(title or f"{models} on {spec.data}: {' and '.join(names)}", lead, names, tuple(sections))

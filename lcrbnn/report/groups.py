@@ -29,6 +29,16 @@ class Run:
     measured: dict[str, Any] = field(default_factory=dict)  # by kind of record
 
     @property
+    def ended(self) -> bool:
+        """Whether its last epoch is there."""
+        return self.lines[-1]["epoch"] >= self.spec.epochs
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The line of the last epoch; nothing of a run that is on its way."""
+        return self.lines[-1] if self.ended else {}
+
+    @property
     def digest(self) -> str | None:
         """Which network it is: that of its last checkpoint."""
         return None if self.record is None else self.record["figures"].get("checkpoint_sha256")

@@ -124,6 +124,17 @@ def worst_measure(eps: str) -> Measure:
     return Measure(f"right after all attacks at {eps}, %", of_run(ATTACK, lambda found: found.worst.get(eps)))
 
 
+def radii(groups: Sequence[Group]) -> list[str]:
+    """The radii that some run was attacked at, smallest first, as they are written: 2/255."""
+    found = {eps for group in groups for one in group.values(of_run(ATTACK, lambda a: a)).values() for eps in one.worst}
+    return sorted(found, key=_radius)
+
+
+def _radius(eps: str) -> float:
+    over, _, under = eps.partition("/")
+    return float(over) / float(under or 1)
+
+
 def attacked(groups: Sequence[Group]) -> list[Part]:
     """What each attack leaves right, and whether the attacks can be trusted."""
     some: Attacks | None = first_of(ATTACK, groups)

@@ -8,7 +8,7 @@ from typing import Any
 from lcrbnn.report.charts import Chart, Dot, Dots, DotSeries, HeatMap, Histogram, Line, Lines, Steps
 from lcrbnn.report.scale import Scale
 from lcrbnn.report.style import CHARTS, COLORS, GROUPS
-from lcrbnn.report.text import escaped, figure, short
+from lcrbnn.report.text import escaped, figure, short, short_pair
 from lcrbnn.report.ticks import shown
 from lcrbnn.report.words import describe
 
@@ -89,7 +89,7 @@ def _legend(series: Sequence[Line | DotSeries | Steps], y: float) -> Drawn:
         return [], y
     parts, x = [], 4.0
     for one in series:
-        name = short(one.name, 44)
+        name = short_pair(one.name, 44)
         width = 30 + LETTER * len(name)
         if x > 4 and x + width > WIDTH:
             x, y = 4.0, y + 17

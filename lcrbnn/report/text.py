@@ -29,6 +29,12 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most else "…" + text[1 - most :]
 
 
+def short_pair(text: str, most: int) -> str:
+    """The same of a difference, "a − b": of both names the last letters."""
+    names = text.split(" − ")
+    return " − ".join(short(name, most // len(names)) for name in names) if len(text) > most else text
+
+
 def figure(value: float, digits: int = 4) -> str:
     """A number with so many digits that count, and a minus sign that is one."""
     text = f"{value:.{digits}g}"

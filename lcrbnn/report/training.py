@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,33 +12,53 @@ from lcrbnn.report.charts import Axis, Dots, Hint, Line, Lines, Part, Table
 from lcrbnn.report.compare import STARRED, Measure, by_name, comparison, differences_by_name, names_in
 from lcrbnn.report.groups import Group, Run
 from lcrbnn.study.cells import NONE
+from lcrbnn.train.build import chosen_form
 from lcrbnn.train.spec import Spec
 
 
 def test_accuracy(run: Run) -> float | None:
-    """Percent of the test images, by the last reading that the record notes."""
+    """Percent of the test images, by the first reading that the record notes: later ones are second looks."""
     readings = [] if run.record is None else run.record.get("readings", [])
     tops = [one.get("top1") for one in readings if isinstance(one, dict) and one.get("split") == "test"]
-    return next((float(top) for top in reversed(tops) if isinstance(top, int | float) and math.isfinite(top)), None)
+    return next((float(top) for top in tops if isinstance(top, int | float) and math.isfinite(top)), None)
 
 
 def valid_accuracy(run: Run) -> float | None:
     """Percent of the validation images after the last epoch, if any were held out."""
-    return run.lines[-1]["valid"]
+    return _finite(run.last, "valid")
 
 
 def train_accuracy(run: Run) -> float | None:
     """Percent of the training images in the last epoch, as they were learned from."""
-    return run.lines[-1]["train"]
+    return _finite(run.last, "train")
+
+
+def _finite(line: Mapping[str, Any], name: str) -> float | None:
+    value = line.get(name)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def gap(run: Run) -> float | None:
     """Mean |sigma_B / sigma_F - 1| over what retention would watch, at the end."""
-    return _gap(run.lines[-1])
+    return _gap(run.last)
 
 
-def _gap(line: dict[str, Any]) -> float | None:
-    return statistics.fmean(abs(ratio - 1) for ratio in line["ratios"]) if line.get("ratios") else None
+def _gap(line: Mapping[str, Any]) -> float | None:
+    found = statistics.fmean(abs(ratio - 1) for ratio in line["ratios"]) if line.get("ratios") else math.nan
+    return found if math.isfinite(found) else None
+
+
+def unlike_ratios(groups: Sequence[Group]) -> str:
+    """Why the groups' ratios cannot be compared: a sentence, or nothing."""
+    kinds = {}
+    for group in groups:
+        if group.values(gap) or any(_gap(line) for run in group.runs.values() for line in run.lines):
+            form = chosen_form(group.spec)
+            kinds[group.name] = f"{form.matrix} matrices, {form.normalization} maps, of {form.spans}"
+    if len(set(kinds.values())) < 2:
+        return ""
+    shown = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
+    return f"The groups' ratios σ_B / σ_F are of different things ({shown}), so they are not compared."
 
 
 ACCURACIES = (
@@ -145,6 +165,9 @@ def accuracy(groups: Sequence[Group]) -> list[Part]:
     if table := comparison("Accuracy", groups, ACCURACIES):
         parts.append(table)
     parts.append(_seeds(groups))
+    unfinished = [f"{group.name}, seed {s}" for group in groups for s, run in group.runs.items() if not run.ended]
+    if unfinished:
+        parts.append(f"Not finished, and so in no figure of accuracy: {'; '.join(unfinished)}.")
     missing = [group.name for group in groups if len(group.values(test_accuracy)) < len(group.runs)]
     if missing:
         text = f"Test images were not read for all runs of {', '.join(missing)}. This reads them, once:"
@@ -183,6 +206,9 @@ def curves(groups: Sequence[Group]) -> list[Part]:
             about = "Mean over seeds; the band holds all of them."
             if pick is _gap:
                 about += " 0 means that binary and real maps have the same spectral norm."
+                if unlike := unlike_ratios(groups):
+                    parts.append(unlike)
+                    continue
             parts.append(Lines(title, about, Axis("epoch"), Axis(label, include), tuple(lines)))
     return parts
 

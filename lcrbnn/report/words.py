@@ -90,12 +90,16 @@ def _heat_table(chart: HeatMap) -> Table:
 
 
 def _histogram_table(chart: Histogram) -> Table:
+    # Series may have bins of their own: a row a middle, and nothing where a series has no bin with that middle.
+    found: dict[float, dict[str, str]] = {}
+    for one in chart.series:
+        width = (one.high - one.low) / len(one.heights)
+        for i, height in enumerate(one.heights):
+            found.setdefault(round(one.low + width * (i + 0.5), 9), {})[one.name] = figure(height, 3)
+
     def rows() -> Iterator[tuple[str, ...]]:
-        first = chart.series[0]
-        width = (first.high - first.low) / len(first.heights)
-        for i in range(len(first.heights)):
-            middle = first.low + width * (i + 0.5)
-            yield figure(middle, 3), *(figure(one.heights[i], 3) for one in chart.series)
+        for middle, cells in sorted(found.items()):
+            yield figure(middle, 3), *(cells.get(one.name, "") for one in chart.series)
 
     return _table(chart, f"middle of the bin: {chart.x.label}", [one.name for one in chart.series], list(rows()))
 

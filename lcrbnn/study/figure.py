@@ -27,6 +27,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def named(text: str) -> str:
+    """A name as matplotlib shows it: a dollar sign begins no formula, an underscore hides it from no legend."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
 @contextmanager
 def drawing(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
     """Give a figure and its array of axes, (rows, columns), sized in inches; write it to `path` if the body succeeds.

@@ -49,11 +49,13 @@ def measured(
     settings: Callable[[Path], dict[str, Any]],
     measure: Callable[[Path, dict[str, Any], Tick], dict[str, Any]],
     parts: int = 1,
+    *,
+    holds: str,
 ) -> dict[str, dict[int, Any]]:
     """The figures of each run by group and seed; each is written as a record the moment it is there.
 
     A run whose record in that folder has the same settings is not measured again. Measuring a run has so many `parts`,
-    and calls its last argument after each.
+    and calls its last argument after each; `holds` is a figure that all such records have.
     """
     bar = Progress(parts * sum(len(runs) for runs in groups.values()))
     found: dict[str, dict[int, Any]] = {}
@@ -61,7 +63,7 @@ def measured(
         for seed, run in runs.items():
             wanted = settings(run)
             path = None if records is None else records / label / f"seed-{seed}.json"
-            figures = _known(path, kind, wanted)
+            figures = _known(path, kind, wanted, holds)
             if figures is None:
                 figures = measure(run, wanted, partial(_advance, bar, f"{label}, seed {seed}"))
                 if path is not None:
@@ -77,12 +79,14 @@ def _advance(bar: Progress, run: str, what: str) -> None:
     bar.advance(lambda: f"{run}: {what}")
 
 
-def _known(path: Path | None, kind: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
+def _known(path: Path | None, kind: str, wanted: dict[str, Any], holds: str) -> dict[str, Any] | None:
     if path is None or not path.exists():
         return None
     record = read_record(path)
     if record.get("kind") != kind or record["settings"] != wanted:
         raise InputError(f"{path} is a record of something else: another folder, or remove it")
+    if holds not in record["figures"]:
+        raise InputError(f"{path} is damaged: its figures lack {holds!r}; remove it to measure again")
     return record["figures"]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from lcrbnn.errors import InputError
 
 LEVEL = 0.95  # of the interval
+STEPS, SPAN = 1000, 6.0  # of an integral over deviations, up to so many times the true one
 POWER = 0.8  # with which the smallest visible difference would have been seen
 
 
@@ -41,7 +43,34 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
     n, mean, deviation = len(differences), statistics.fmean(differences), statistics.stdev(differences)
     error = deviation / math.sqrt(n)
     reach = quantile(0.5 + LEVEL / 2, n - 1) * error
-    return Paired(n, mean, deviation, mean - reach, mean + reach, reach + quantile(POWER, n - 1) * error)
+    return Paired(n, mean, deviation, mean - reach, mean + reach, shift_seen(n - 1) * error)
+
+
+@lru_cache
+def shift_seen(freedom: int) -> float:
+    """How many standard errors a true difference is that an interval leaves 0 out for with probability POWER.
+
+    Over the length of an interval, which is chance too: Student's t, moved (the noncentral t).
+    """
+    edge = quantile(0.5 + LEVEL / 2, freedom)
+    low, high = 0.0, 1.0
+    while _seen(high, edge, freedom) < POWER:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _seen(middle, edge, freedom) < POWER else (low, middle)
+    return high
+
+
+def _seen(shift: float, edge: float, freedom: int) -> float:
+    """P(T > edge) of Student's t moved by a shift: a normal tail, averaged over the measured deviation."""
+    normal = statistics.NormalDist()
+    scale = 2 * (freedom / 2) ** (freedom / 2) / math.gamma(freedom / 2)
+    total = normal.cdf(shift) / 2 if freedom == 1 else 0.0  # at a deviation of 0
+    for i in range(1, STEPS):
+        s = SPAN * i / STEPS  # the measured deviation over the true one
+        total += s ** (freedom - 1) * math.exp(-freedom * s * s / 2) * normal.cdf(shift - edge * s)
+    return scale * total * SPAN / STEPS
 
 
 def quantile(share: float, freedom: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
+from lcrbnn.study.sound import check_run
 from lcrbnn.study.turns import compiled_for, side_by_side
 from lcrbnn.train import Spec
 from lcrbnn.train.ahead import compiled_ahead
@@ -252,7 +254,7 @@ def runs_of(plan: Plan, arm: str, seeds: Iterable[int], records: Path) -> Runs:
     for job in plan.jobs_of(arm, seeds) if arm in plan.arms else []:
         path = records / f"{job.place}.json"
         if path.exists():
-            found[job.seed] = _own(read_record(path), job, path)
+            found[job.seed] = check_run(_own(read_record(path), job, path), path)
     return found
 
 
@@ -290,7 +292,8 @@ def _row(runs: Runs, control: Runs) -> str:
             cells.append(f"{'' if difference is None else f'{difference.visible:.2f}':<7}")
     last = [record["figures"]["last"] for record in runs.values()]
     share = _mean([line["share"] for line in last if line.get("share") is not None], 3)
-    gap = _mean([statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last if line["ratios"]], 3)
+    gaps = [statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last if line["ratios"]]
+    gap = _mean(list(filter(math.isfinite, gaps)), 3)
     return "  ".join([*cells, f"{share.split(' ')[0]:<6}", gap])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
-from lcrbnn.study.figure import COLORS, drawing
+from lcrbnn.study.figure import COLORS, drawing, named
 
 COLUMNS = 6
 DRAWN = 48  # images whose correlations are drawn; the means are over all of them
@@ -39,9 +39,9 @@ def draw_weights(networks: Mapping[str, Layers], path: Path) -> None:
             axis.remove()
         for axis, name in zip(grid.flat, names, strict=False):
             for label, color in zip(labels, COLORS, strict=False):
-                _histogram(axis, networks[label][name]["histogram"], color, label)
+                _histogram(axis, networks[label][name]["histogram"], color, named(label))
             deviations = "  ".join(f"{networks[label][name]['std']:.3f}" for label in labels)
-            axis.set_title(f"{name}\nsd {deviations}")
+            axis.set_title(named(f"{name}\nsd {deviations}"))
             axis.set_ylim(bottom=0)
             axis.tick_params(labelleft=False)
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(labels))
@@ -77,7 +77,7 @@ def draw_maps(matrices: Mapping[str, Mapping[str, Any]], networks: Mapping[str, 
                 axis.set(xticks=[], yticks=[])
                 axis.grid(False)
                 mean = networks[labels[0]][name][kind]["correlation"]
-                axis.set_title(f"{name}\n{kind}, mean {mean:.3f}")
+                axis.set_title(named(f"{name}\n{kind}, mean {mean:.3f}"))
         figure.colorbar(image, ax=grid[: len(kinds), :].ravel().tolist(), shrink=0.8, label="correlation")
         below = figure.add_subplot(grid[0, 0].get_gridspec()[len(kinds) :, :])
         for axis in grid[len(kinds) :].flat:
@@ -91,7 +91,13 @@ def _means(axis: Any, networks: Mapping[str, Layers]) -> None:
             values = {name: one[kind]["correlation"] for name, one in layers.items() if kind in one}
             if values:
                 axis.plot(
-                    list(values), list(values.values()), line, marker=mark, ms=3, color=color, label=f"{label}, {kind}"
+                    list(values),
+                    list(values.values()),
+                    line,
+                    marker=mark,
+                    ms=3,
+                    color=color,
+                    label=named(f"{label}, {kind}"),
                 )
     chance = {name: one["chance"] for name, one in next(iter(networks.values())).items()}
     axis.plot(list(chance), list(chance.values()), ":", color="0.35", label="independent maps")

@@ -14,7 +14,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.retention import Form
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
-from lcrbnn.study.figure import COLORS, drawing
+from lcrbnn.study.figure import COLORS, drawing, named
 from lcrbnn.train.build import chosen_form, read_spec
 from lcrbnn.train.figures import over_training
 from lcrbnn.train.run import runs_in
@@ -153,7 +153,7 @@ def draw_trajectories(arms: Sequence[Arm], path: Path) -> None:
         for arm, color in zip(arms, COLORS, strict=False):
             _lines(left, arm.curves("train"), color, "--")
             _lines(left, arm.curves("valid"), color, "-")
-            left.plot([], [], color=color, label=_label(arm, arms[0]))
+            left.plot([], [], color=color, label=named(_label(arm, arms[0])))
             for k in range(1, arm.matrices + 1):  # from the end: an arm may watch only the last blocks
                 _lines(panels[count - k], arm.ratio(k), color, "-")
         watched = any(arm.curves("valid") for arm in arms)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import lcrbnn
 from lcrbnn.analyze.flips import flip_rates, layer_signs
 from lcrbnn.analyze.ratios import likeness, retention_ratios
 from lcrbnn.analyze.sensitivity import sensitivity
+from lcrbnn.cli import main
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train import Spec
@@ -118,3 +120,34 @@ def test_binarising_amplifies_small_noise(tmp_path: Path) -> None:
     assert 0.3 < over_pairs["irnet"]["4"] < 1.5
     assert over_pairs["irnet"]["0.1"] > 3
     assert over_pairs["irnet"]["0.01"] > 3 * over_pairs["irnet"]["0.1"]
+
+
+def test_quantiles_are_torchs_and_have_no_limit() -> None:
+    from lcrbnn.analyze.sensitivity import QUANTILES, _described
+
+    values = torch.randn(1001, generator=torch.Generator().manual_seed(0)).double()
+    found = _described(values)
+    for q in QUANTILES:
+        assert found[f"q{100 * q:g}"] == pytest.approx(torch.quantile(values, q).item(), abs=1e-12)
+    assert _described(torch.ones(17_000_000, dtype=torch.float32))["q50"] == 1  # torch.quantile refuses so many
+
+
+def test_more_images_than_there_are_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--run", str(tmp_path / "run"), "--epochs", "1", "--device", "cpu"]) == 0
+    assert main(["analyze", str(tmp_path / "run"), "--images", "5000", "-o", str(tmp_path / "out")]) == 2
+    assert "digits has 1,297 training images, and 5,000 are to be looked at" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*.json"))
+
+
+def test_a_damaged_record_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--run", str(tmp_path / "run"), "--epochs", "1", "--device", "cpu"]) == 0
+    words = ["analyze", str(tmp_path / "run"), "--images", "8", "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    (path,) = (tmp_path / "out").rglob("*.json")
+    record = json.loads(path.read_text())
+    del record["figures"]["summary"]
+    path.write_text(json.dumps(record))
+    assert main(words) == 2
+    assert "is damaged: its figures lack 'summary'; remove it to measure again" in capsys.readouterr().err
+    assert main(["analyze", f"../up={tmp_path / 'run'}"]) == 2
+    assert "the name of a group is one of a folder, without a slash" in capsys.readouterr().err

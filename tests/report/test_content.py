@@ -92,7 +92,7 @@ def test_groups_that_differ_in_their_seed_differ_in_nothing_else(runs: list[str]
 
 def test_one_pair_has_a_difference_and_no_interval(runs: list[str]) -> None:
     report = _gather([f"{run}/seed-0.json" for run in runs])
-    assert _table(report, "Accuracy", "Accuracy")["test, %"] == ("84.99", "86.43", "–")
+    assert _table(report, "Accuracy", "Accuracy")["test, %"] == ("84.99", "86.43", "+1.44")
     dot = _chart(report, "Accuracy", "Difference in accuracy").series[0].dots[0]
     assert (dot.value, dot.low, dot.high) == (pytest.approx(1.44), None, None)
 
@@ -280,3 +280,76 @@ def test_what_cannot_be_reported(
     assert sentence.format(runs=home, tmp=tmp_path) in said
     assert re.fullmatch(r"lcrbnn: [^\n]+\n", said)
     assert not (tmp_path / "a.html").exists()
+
+
+def _edited(run: str, target: Path, change: Any) -> str:
+    """The records of an arm, each changed by its seed."""
+    target.mkdir(parents=True)
+    for path in sorted(Path(run).glob("*.json")):
+        record = json.loads(path.read_text())
+        change(record, record["settings"]["seed"])
+        (target / path.name).write_text(json.dumps(record))
+    return str(target)
+
+
+def test_ratios_of_different_matrices_are_not_compared() -> None:
+    places = [f"{name}={ROOT / 'results' / 'cifar10-double' / name}" for name in ("none", "paper")]
+    report = _gather(places)
+    rows = _table(report, "In short", "Main figures")
+    assert not any(title.startswith("retention") for title in rows)
+    said = [part for part in _parts(report, "In short") if isinstance(part, str)]
+    assert "are of different things" in said[-1]
+    assert "none: square matrices, unit maps, of blocks; paper: batch matrices, raw maps, of layers" in said[-1]
+    assert not any(isinstance(p, Lines) and p.title.startswith("Retention") for p in _parts(report, "Over training"))
+
+
+def test_the_first_reading_counts(runs: list[str], tmp_path: Path) -> None:
+    def again(record: Any, seed: int) -> None:
+        record["readings"].append({**record["readings"][0], "top1": 99.0})
+
+    changed = _gather([runs[0], f"lcr={_edited(runs[1], tmp_path / 'lcr', again)}"])
+    assert (
+        _table(changed, "Accuracy", "Accuracy")["test, %"]
+        == _table(_gather([runs[0], f"lcr={runs[1]}"]), "Accuracy", "Accuracy")["test, %"]
+    )
+
+
+def test_a_run_on_its_way_is_in_no_figure_of_accuracy_and_broken_numbers_are_none(
+    runs: list[str], tmp_path: Path
+) -> None:
+    def cut(record: Any, seed: int) -> None:
+        if seed == 1:
+            record["figures"]["over_training"] = record["figures"]["over_training"][:3]
+        if seed == 2:
+            record["figures"]["over_training"][-1] |= {"train": float("nan"), "ratios": [float("nan")]}
+
+    report = _gather([runs[0], f"lcr={_edited(runs[1], tmp_path / 'lcr', cut)}"])
+    assert "Not finished, and so in no figure of accuracy: lcr, seed 1." in _parts(report, "Accuracy")
+    row = "training, last epoch, % (3 of 3, 1 of 3 seeds)"
+    assert _table(report, "Accuracy", "Accuracy")[row][2].endswith("(1 pair)")
+
+
+def test_a_difference_says_of_how_many_pairs_it_is(runs: list[str]) -> None:
+    some = [f"a={runs[0]}", f"b={runs[1]}/seed-0.json", f"b={runs[1]}/seed-1.json"]
+    cells = _table(_gather(some), "Accuracy", "Accuracy")["test, %"]
+    assert cells[2].endswith("] (2 pairs)") or cells[2].endswith("] * (2 pairs)")
+
+
+def test_bins_of_their_own_have_rows_of_their_own() -> None:
+    from lcrbnn.report.charts import Axis, Steps
+    from lcrbnn.report.words import numbers
+
+    series = (Steps("a", 0, -1.0, 1.0, (1.0, 2.0)), Steps("b", 1, -2.0, 2.0, (3.0, 4.0, 5.0, 6.0)))
+    table = numbers(Histogram("weights", "", Axis("weight"), Axis("density"), series))
+    assert [row[0] for row in table.rows] == ["−1.5", "−0.5", "0.5", "1.5"]
+    assert [row[1:] for row in table.rows] == [("", "3"), ("1", "4"), ("2", "5"), ("", "6")]
+
+
+def test_long_names_of_a_difference_stay_apart() -> None:
+    from lcrbnn.report.text import short_pair
+
+    names = [f"retention-{kind}-{'x' * 40} − control-{'y' * 40}" for kind in ("early", "late")]
+    assert all(len(short_pair(name, 44)) <= 47 for name in names)
+    assert short_pair("a − b", 44) == "a − b"
+    assert "y" in short_pair(names[0], 44)
+    assert "x" in short_pair(names[0], 44)
