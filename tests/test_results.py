@@ -109,7 +109,7 @@ def test_figures_intervals_and_gains_by_hand(promise: Promise) -> None:
             "+0.80",
             "+0.40",
             "[−0.26, +1.06]",
-            "0.82",
+            "0.86",
             "+0.6",
             ".0200",
         ],
