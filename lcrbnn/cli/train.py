@@ -62,6 +62,9 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     )
 
 
+OTHER_FLAGS = {"start": ("--start-from",)}  # torchrun takes --start for the beginning of an option of its own
+
+
 def _add_field(group: Any, one: Field) -> None:
     about, default = one.metadata["about"], one.default
     choices = one.metadata.get("choices")
@@ -71,13 +74,14 @@ def _add_field(group: Any, one: Field) -> None:
     text = f"{about} (default: {shown or 'none'})".replace("%", "%%")
     how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, "dest": one.name}
     flag = f"--{one.name.replace('_', '-')}"
+    flags = [flag, *OTHER_FLAGS.get(one.name, ())]
     if isinstance(default, bool):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **how)
     elif isinstance(default, tuple):
         kind = float if one.metadata["numbers"] else str
         group.add_argument(flag, nargs="*", type=kind, metavar="X", **how)
     else:
-        group.add_argument(flag, type=type(default), metavar=type(default).__name__.upper(), **how)
+        group.add_argument(*flags, type=type(default), metavar=type(default).__name__.upper(), **how)
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -95,7 +95,7 @@ def _rgb(picture: Any) -> Any:
         return picture
     if mode in PLAIN:
         return picture.convert("RGB")
-    if mode in DEEP or (mode == "I" and picture.format == "PNG"):  # older Pillow calls a PNG's 16 bits I
+    if mode in DEEP or (mode == "I" and picture.format in ("PNG", "PPM")):  # 16 bits too, by some versions of Pillow
         grey = np.asarray(picture).astype(np.int64)
         return Image.fromarray(((grey * 255 + FULL // 2) // FULL).astype(np.uint8)).convert("RGB")
     raise Broken(f"its pixels are of Pillow's mode {mode}, which has no known scale")

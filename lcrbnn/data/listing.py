@@ -43,8 +43,17 @@ class Member(NamedTuple):
 class Listing:
     """Images and their labels, a member each, kept as columns: a million of them take a few hundred MB, not more."""
 
-    def __init__(self, members: Iterable[Member], labels: Sequence[int] | np.ndarray, top: str = "") -> None:
-        """Take the members in the order of the labels; `top` is the folder or archive that all of them are in."""
+    def __init__(
+        self,
+        members: Iterable[Member],
+        labels: Sequence[int] | np.ndarray,
+        top: str = "",
+        inside: list[str] | None = None,
+    ) -> None:
+        """Take the members in the order of the labels; `top` is the folder or archive that all of them are in.
+
+        `inside` are their names in the tree, where those are not what follows `top`: of archives with names of splits.
+        """
         paths: dict[str, int] = {}
         self._names: list[str] = []
         rows = []
@@ -56,6 +65,7 @@ class Listing:
         self._numbers = np.array(rows, np.int64).reshape(len(rows), 6)
         self.labels = np.asarray(labels, np.int64)
         self.top = top
+        self._inside = inside
 
     def __len__(self) -> int:
         """The number of images."""
@@ -68,7 +78,9 @@ class Listing:
         return Member(name, name if kind == FILE else self._paths[path], kind, *rest)
 
     def inside(self, row: int) -> str:
-        """The name of a row from the top on: the same wherever the tree lies."""
+        """The name of a row in the tree, train/... or val/...: the same wherever and in whatever form the tree lies."""
+        if self._inside is not None:
+            return self._inside[row]
         return self._names[row].removeprefix(f"{self.top}/")
 
     def digest(self) -> str:
@@ -82,6 +94,7 @@ class Listing:
         """Some of the images, in the order of the rows; of the archives only those that they lie in."""
         part = Listing([], self.labels[rows], self.top)
         part._names = [self._names[row] for row in rows.tolist()]
+        part._inside = None if self._inside is None else [self._inside[row] for row in rows.tolist()]
         part._numbers = self._numbers[rows]
         used, part._numbers[:, 0] = np.unique(part._numbers[:, 0], return_inverse=True)
         part._paths = [self._paths[i] for i in used.tolist()] if self._paths else []
@@ -159,13 +172,13 @@ def _entry(handle: int, member: Member) -> bytes:
     return packed
 
 
-def members_of(path: Path) -> Iterator[tuple[str, Member]]:
-    """The files in an archive, in its order: the name inside, and the member."""
+def members_of(path: Path) -> Iterator[tuple[str, Member | None]]:
+    """What is in an archive, in its order: the name inside, and the member; None for a folder."""
     reader = {".zip": _zip_members, ".tar": _tar_members}[path.suffix.lower()]
     seen: set[str] = set()
     try:
         for name, member in reader(path):
-            if name in seen:
+            if name in seen and member is not None:
                 raise InputError(f"{path} holds {name!r} twice")
             seen.add(name)
             yield name, member
@@ -179,10 +192,11 @@ def members_of(path: Path) -> Iterator[tuple[str, Member]]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _zip_members(path: Path) -> Iterator[tuple[str, Member]]:
+def _zip_members(path: Path) -> Iterator[tuple[str, Member | None]]:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.is_dir():
+                yield entry.filename, None
                 continue
             if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise InputError(f"{path}: {entry.filename!r} is encrypted, or neither stored nor deflated")
@@ -191,15 +205,20 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Member]]:
             yield entry.filename, Member(f"{path}/{entry.filename}", str(path), kind, *where)
 
 
-def _tar_members(path: Path) -> Iterator[tuple[str, Member]]:
+def _tar_members(path: Path) -> Iterator[tuple[str, Member | None]]:
     """Of ImageNet's archive of archives, a tar file a class, the name of each is that of a folder."""
     with path.open("rb") as file:
         for entry, inner in _tar_entries(path, file, path.stat().st_size):
+            if inner is None:
+                yield entry.name, None
+                continue
             if not entry.name.lower().endswith(".tar"):
                 yield _tar_member(path, entry.name, entry.offset_data, entry.size)
                 continue
             folder = entry.name[: -len(".tar")]
-            for one, _ in _tar_entries(f"{path}/{entry.name}", inner, entry.size):
+            for one, plain in _tar_entries(f"{path}/{entry.name}", inner, entry.size):
+                if plain is None:
+                    continue
                 yield _tar_member(path, f"{folder}/{one.name}", entry.offset_data + one.offset_data, one.size)
 
 
@@ -207,11 +226,12 @@ def _tar_member(path: Path, name: str, offset: int, size: int) -> tuple[str, Mem
     return name, Member(f"{path}/{name}", str(path), TAR, offset, size, size)
 
 
-def _tar_entries(name: Path | str, file: IO[bytes], size: int) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-    """The plain files in a tar file of this size, and how to read each; `name` is for messages."""
+def _tar_entries(name: Path | str, file: IO[bytes], size: int) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """The plain files in a tar file of this size, and how to read each; None for a folder. `name` is for messages."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for entry in archive:
             if entry.isdir():
+                yield entry, None
                 continue
             inner = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
             if inner is None:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from lcrbnn.data.listing import ARCHIVES, Broken, Files, Listing, Member, members_of
+from lcrbnn.data.listing import ARCHIVES, FILE, Broken, Files, Listing, Member, members_of
 from lcrbnn.data.split import VALIDATION_SEED
 from lcrbnn.errors import InputError
 
@@ -54,10 +54,10 @@ def find_tree(folder: Path, *usual: str) -> Tree:
         raise InputError(
             f"{folder} has no images for training: neither a folder train nor train*.zip or train*.tar{inside}"
         )
-    named = _named(where)
+    named, folders = _named(where)
     train = {path: one for path, one in named.items() if path.parts[0] == "train" and _is_picture(path)}
     test = {path: one for path, one in named.items() if path.parts[0] == "val" and _is_picture(path)}
-    classes = _classes(where, train)
+    classes = _classes(where, train, folders)
     for split, found in zip(SPLITS, (train, test), strict=True):
         if not found:
             raise InputError(f"{where} has no images in {split}; looked for {', '.join(PICTURES)}")
@@ -92,17 +92,24 @@ def _archives(place: Path, split: str) -> list[Path]:
     return [p for p in held if p.suffix.lower() in ARCHIVES and p.name.startswith(starts)]
 
 
-def _named(where: Path) -> Named:
-    """Everything in train and val, by its path from there on; sorted, so that all forms of a tree are one order."""
+def _named(where: Path) -> tuple[Named, dict[PurePosixPath, str]]:
+    """Everything in train and val, by its path from there on; sorted, so that all forms of a tree are one order.
+
+    Folders that archives name are told apart, each with its name for messages.
+    """
     found: Named = {}
+    folders: dict[PurePosixPath, str] = {}
     for path, member in _members(where):
+        if isinstance(member, str):
+            folders[path] = member
+            continue
         if path in found:
             raise InputError(f"{path} is there twice: {found[path].name} and {member.name}")
         found[path] = member
-    return dict(sorted(found.items(), key=lambda item: item[0].parts))
+    return dict(sorted(found.items(), key=lambda item: item[0].parts)), folders
 
 
-def _members(where: Path) -> Iterator[tuple[PurePosixPath, Member]]:
+def _members(where: Path) -> Iterator[tuple[PurePosixPath, Member | str]]:
     if where.is_file():
         yield from _archived(where, None)
         return
@@ -139,35 +146,57 @@ def _walk(folder: str) -> Iterator[str]:
         raise InputError(f"{folder} cannot be looked into: {error.strerror}") from None
 
 
-def _archived(archive: Path, split: str | None) -> Iterator[tuple[PurePosixPath, Member]]:
-    """What an archive holds, from the first train or val in a name on; without one, its own name says which it is."""
-    for name, member in members_of(archive):
-        path = PurePosixPath(name)
-        if any(part.startswith((".", "__MACOSX")) for part in path.parts):
-            continue
-        at = next((i for i, part in enumerate(path.parts[:-1]) if part in SPLITS), None)
-        if at is not None:
-            yield PurePosixPath(*path.parts[at:]), member
-        elif split is not None:
-            yield PurePosixPath(split, *path.parts), member
-        elif path.name in LABELS:
-            yield PurePosixPath("val", path.name), member
+def _archived(archive: Path, split: str | None) -> Iterator[tuple[PurePosixPath, Member | str]]:
+    """What an archive holds, from train or val on; where its names have neither, its own name says which it is."""
+    entries = [(_parts(archive, name), name, member) for name, member in members_of(archive)]
+    shown = [one for one in entries if not any(part.startswith((".", "__MACOSX")) for part in one[0])]
+    top = _top([parts for parts, _, member in shown if member is not None and _is_picture(PurePosixPath(*parts))])
+    for parts, name, member in shown:
+        held = f"{archive}/{name}" if member is None else member
+        at = top if split is not None else next((i for i, part in enumerate(parts[:-1]) if part in SPLITS), None)
+        if at is not None and len(parts) > at + 1 and parts[at] in SPLITS:
+            yield PurePosixPath(*parts[at:]), held
+        elif split is not None and at is None:
+            yield PurePosixPath(split, *parts), held
+        elif member is not None and parts[-1] in LABELS:
+            yield PurePosixPath("val", parts[-1]), held
+
+
+def _parts(archive: Path, name: str) -> tuple[str, ...]:
+    """The parts of a name in an archive, from its top on."""
+    parts = tuple(part for part in PurePosixPath(name).parts if part.strip("/"))
+    if ".." in parts or not parts:
+        raise InputError(f"{archive}: {name!r} leads out of the archive")
+    return parts
+
+
+def _top(pictures: Sequence[tuple[str, ...]]) -> int | None:
+    """How deep train and val lie in names of pictures that all have one of them there, and the same before it."""
+    for depth in range(min((len(parts) - 1 for parts in pictures), default=0)):
+        here = {parts[depth] for parts in pictures}
+        if here <= set(SPLITS):
+            return depth
+        if len(here) > 1:
+            break
+    return None
 
 
 def _is_picture(path: PurePosixPath) -> bool:
     return path.suffix.lower() in PICTURES
 
 
-def _classes(where: Path, train: Named) -> list[str]:
+def _classes(where: Path, train: Named, folders: dict[PurePosixPath, str]) -> list[str]:
     for path, member in train.items():
         if len(path.parts) < 3:
             raise InputError(f"{member.name} lies in train itself: each class has a folder of its own there")
     classes = sorted({path.parts[1] for path in train})
     folder = where / "train"
-    empty = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
-    for name in empty:
+    held = [p for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "."] if folder.is_dir() else []
+    named = {p.name: str(p) for p in held}
+    named |= {p.parts[1]: place for p, place in folders.items() if p.parts[0] == "train" and len(p.parts) == 2}
+    for name, place in named.items():
         if name not in classes:
-            raise InputError(f"{folder / name} has no images: an empty class cannot be learned; remove it")
+            raise InputError(f"{place} has no images: an empty class cannot be learned; remove it")
     if len(classes) == 1:
         raise InputError(f"{where} has one class in train, {classes[0]!r}: there is nothing to learn")
     return classes
@@ -182,7 +211,8 @@ def _listing(where: Path, images: Named, classes: list[str], listed: dict[str, s
             reason = f"its class {name!r} is not in train" if name else "the file of labels does not name it"
             raise InputError(f"{member.name} cannot be used: {reason}")
         labels.append(number[name])
-    return Listing(images.values(), labels, str(where))
+    packed = any(member.kind != FILE for member in images.values())
+    return Listing(images.values(), labels, str(where), [str(path) for path in images] if packed else None)
 
 
 def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, str]:
@@ -197,11 +227,19 @@ def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, s
     except (Broken, UnicodeDecodeError) as error:
         raise InputError(f"{held.name} is no list of labels: {error}") from None
     labels: dict[str, str] = {}
+    known = set(classes)
     for line in lines:
-        words = re.split(r"[\s,]+", line.strip())
-        if words == [""] or words[0] == "ImageId":
+        image, _, rest = re.sub(r"[\s,]", "\0", line.strip(), count=1).partition("\0")
+        if image in ("", "ImageId"):
             continue
-        if len(words) < 2 or words[1] not in classes or words[0] in labels:
+        name = _first_class(rest.lstrip(" \t,"), known)
+        if name is None or image in labels:
             raise InputError(f"{held.name}: a line is the name of an image, once, and its class; got {line[:80]!r}")
-        labels[words[0]] = words[1]
+        labels[image] = name
     return labels
+
+
+def _first_class(text: str, known: set[str]) -> str | None:
+    """The longest name of a class that a text begins with; a space or comma, or nothing, comes after it."""
+    ends = [*(found.start() for found in re.finditer(r"[\s,]", text)), len(text)]
+    return next((text[:end] for end in reversed(ends) if text[:end] in known), None)

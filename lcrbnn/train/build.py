@@ -149,12 +149,12 @@ def read_spec(folder: RunFolder) -> Spec:
 
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest."""
-    spec, model, digest, _ = _loaded(folder)
+    spec, model, digest, _ = load_run(folder)
     return spec, model, digest
 
 
-def _loaded(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
-    """The same, and the checkpoint's facts."""
+def load_run(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
+    """The same, and the checkpoint's facts: `images` is the digest of training images that are files."""
     spec = read_spec(folder)
     newest = folder.newest()
     if newest is None:
@@ -189,6 +189,16 @@ def _check_unseen(spec: Spec, theirs: Spec, where: str) -> None:
         )
 
 
+def check_images(folder: RunFolder, digest: str, what: str) -> None:
+    """Raise if a run was made of other training images: which of them it has seen is then not known."""
+    theirs = load_run(folder)[3].get("images", "")
+    if digest and theirs and theirs != digest:
+        raise InputError(
+            f"{what} in {folder.path} learned from other training images than are there now (files were added, removed "
+            "or renamed): images that it has seen would count as validation images"
+        )
+
+
 def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
     """Give a fresh network the weights of a finished run."""
     theirs, other, _ = load_network(folder)
@@ -204,7 +214,7 @@ def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
 
 
 def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
-    theirs, model, digest, facts = _loaded(folder)
+    theirs, model, digest, facts = load_run(folder)
     if theirs.data != spec.data:
         raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")
     known, wanted = data_row(theirs).classes, data_row(spec).classes

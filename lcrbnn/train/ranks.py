@@ -7,6 +7,8 @@ whether a signal came) travels by gloo on the host, so that it is heard of while
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from lcrbnn.train.numerics import find_device
 
 T = TypeVar("T")
 
+LOOK, GRACE = 1.0, 60.0  # seconds between looks at the launcher, and to end after it is gone
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a process
 
 
@@ -146,6 +149,8 @@ def joined(device: str, seconds: float) -> Iterator[Ranks]:
         yield ALONE
         return
     rank, size, local = (whole_number(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if os.environ.get("TORCHELASTIC_RUN_ID"):
+        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     cuda = find_device(device).type == "cuda"
     if cuda:
         if local >= torch.cuda.device_count():
@@ -166,6 +171,15 @@ def joined(device: str, seconds: float) -> Iterator[Ranks]:
     yield ranks
     ranks.most(0)  # all are done: nobody ends under another's feet
     dist.destroy_process_group()  # not after an error, when nobody may be left to say goodbye to
+
+
+def _leave_with(launcher: int) -> None:
+    """End as on a signal, with a checkpoint, when torchrun is gone; by force if that takes long."""
+    while os.getppid() == launcher:
+        time.sleep(LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(128 + signal.SIGTERM)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import RUNS, Parts, build, load_network, read_spec, run_named
+from lcrbnn.train.build import RUNS, Parts, build, check_images, load_network, read_spec, run_named
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import check_classes, settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
@@ -225,6 +225,8 @@ def _loops(
         for what, name in (("the teacher", spec.teacher), ("the run to start from", spec.start)):
             if name and loop.classes:
                 check_classes(run_named(name, options.runs), loop.classes, what)
+            if name and spec.images != "all":
+                check_images(run_named(name, options.runs), found.digest, what)
         loops.append(loop)
     return loops
 
@@ -357,6 +359,7 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
         else:
             streamed = replace(options.files, cache="no")
             found, *_ = open_splits([spec], streamed, device, held, folder.read_broken(), names=names)
+            check_images(folder, found.digest, "the run")
             if found.valid is None:
                 raise InputError(
                     f"the run in {path} learned from all {len(found.train):,} training images, so none is left for "

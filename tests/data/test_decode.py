@@ -168,3 +168,9 @@ def test_only_a_jpeg_can_be_decoded_small() -> None:
     picture = Image.open(io.BytesIO(encoded(RGB, "PNG")))
     assert reduced(picture, 8) == 1
     assert pixels(picture).size == (40, 30)
+
+
+def test_sixteen_bits_of_a_pgm_are_rounded() -> None:
+    grey = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    content = b"P5 8 8 65535\n" + (grey * 4 * 257).astype(">u2").tobytes()
+    assert np.array_equal(np.asarray(pixels(open_picture(content)))[..., 0], grey * 4)

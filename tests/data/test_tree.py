@@ -14,7 +14,7 @@ from lcrbnn.data import DATASETS
 from lcrbnn.data.listing import Broken, Files, Listing
 from lcrbnn.data.tree import find_tree
 from lcrbnn.errors import InputError
-from tests.data.trees import CLASSES, Tree, as_folder, as_tar, as_zip, generated, under
+from tests.data.trees import CLASSES, Tree, as_folder, as_tar, as_zip, encoded, generated, smooth, under
 
 TREE = generated(train=4, val=2)
 
@@ -266,13 +266,79 @@ def test_an_image_has_a_name_that_does_not_depend_on_where_the_tree_lies(
     as_zip(files, tmp_path / "one.zip")
     as_zip(under(files, "train"), tmp_path / "shards" / "train-0.zip")
     as_zip(under(files, "val"), tmp_path / "shards" / "val.zip")
-    wanted = {
-        "folder": "train/ant/000.JPEG",
-        "one.zip": "train/ant/000.JPEG",
-        "shards": "train-0.zip/train/ant/000.JPEG",
-    }
-    for form, name in wanted.items():
+    as_tar(under(files, "train", keep=False), tmp_path / "bare" / "train.tar")
+    as_tar(under(files, "val", keep=False), tmp_path / "bare" / "val.tar")
+    name = "train/ant/000.JPEG"
+    for form in ("folder", "one.zip", "shards", "bare"):
         assert find_tree(tmp_path / form).train.inside(0) == name
         assert find_tree(tmp_path / form).train.take(np.array([1, 0])).inside(1) == name
     monkeypatch.chdir(tmp_path / "folder")
     assert find_tree(Path()).train.inside(0) == "train/ant/000.JPEG"
+
+
+def named_like_splits(train: int, val: int) -> dict[str, bytes]:
+    """A tree with a class that is called train, as COCO has one, and a folder more in each class."""
+    return {
+        f"{split}/{name}/images/{split}{i}.png": encoded(smooth(8, 8, i), "PNG")
+        for split, count in (("train", train), ("val", val))
+        for name in ("bus", "car", "train")
+        for i in range(count)
+    }
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_class_may_be_called_train_in_any_form(tmp_path: Path, keep: bool) -> None:
+    files = named_like_splits(4, 2)
+    as_folder(files, tmp_path / "folder")
+    as_zip(files, tmp_path / "one.zip")
+    for split in ("train", "val"):
+        as_zip(under(files, split, keep=keep), tmp_path / "zips" / f"{split}.zip")
+        as_tar(under(files, split, keep=keep), tmp_path / "tars" / f"{split}.tar")
+    for form in ("folder", "one.zip", "zips", "tars"):
+        tree = find_tree(tmp_path / form)
+        assert tree.classes == ("bus", "car", "train"), form
+        assert (len(tree.train), len(tree.test)) == (12, 6)
+        assert tree.train.inside(0) == "train/bus/images/train0.png"
+
+
+def test_names_from_the_root_are_taken_and_names_that_lead_out_refused(tmp_path: Path) -> None:
+    files = generated(train=4, val=1)
+    train = under(files, "train", keep=False)
+    as_tar({f"/{name}": content for name, content in train.items()}, tmp_path / "root" / "train-0.tar")
+    as_tar(under(files, "val", keep=False), tmp_path / "root" / "val.tar")
+    assert len(find_tree(tmp_path / "root").train) == len(train)
+    as_tar({f"../{name}": content for name, content in train.items()}, tmp_path / "out" / "train-0.tar")
+    as_tar(under(files, "val", keep=False), tmp_path / "out" / "val.tar")
+    with pytest.raises(InputError, match=r"train-0\.tar: '\.\./ant/.*' leads out of the archive"):
+        find_tree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("separator", [",", " ", "\t"])
+def test_classes_with_spaces_are_told_apart_by_a_file_of_labels(tmp_path: Path, separator: str) -> None:
+    pictures = {name: encoded(smooth(8, 8, 1), "PNG") for name in ("a.png", "b.png", "c.png")}
+    files = {f"train/{cls}/{name}": one for cls in ("hot", "hot dog", "cold") for name, one in pictures.items()}
+    files |= {f"val/{name}": one for name, one in pictures.items()}
+    lines = [separator.join(pair) for pair in (("a.png", "hot dog"), ("b.png", "hot"), ("c.png", "cold 0 3 4"))]
+    as_folder(files | {"val_labels.txt": "\n".join(lines).encode()}, tmp_path)
+    tree = find_tree(tmp_path)
+    assert [tree.classes[i] for i in tree.test.labels] == ["hot dog", "hot", "cold"]
+    (tmp_path / "val_labels.txt").write_text("a.png hotter\n")
+    with pytest.raises(InputError, match=r"a line is the name of an image, once, and its class; got 'a\.png hotter'"):
+        find_tree(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+def test_an_empty_class_in_an_archive_is_refused_as_in_a_folder(tmp_path: Path, form: str) -> None:
+    files = generated(train=2, val=1)
+    path = (as_zip if form == "zip" else as_tar)(files, tmp_path / f"tree.{form}")
+    if form == "zip":
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("train/ant/", b"")
+            archive.writestr("train/zzz/", b"")
+    else:
+        with tarfile.open(path, "a") as archive:
+            entry = tarfile.TarInfo("train/zzz")
+            entry.type = tarfile.DIRTYPE
+            archive.addfile(entry)
+    with pytest.raises(InputError, match=rf"tree\.{form}/train/zzz/? has no images: an empty class cannot be learned"):
+        find_tree(path)

@@ -25,7 +25,7 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
 from lcrbnn.train.build import read_spec
 from lcrbnn.train.dataset import data_row
-from lcrbnn.train.run import Options
+from lcrbnn.train.run import Options, evaluate
 from lcrbnn.train.sources import open_splits, splits_of
 from tests.data.trees import as_folder, as_tar, as_zip, generated
 from tests.train.helpers import Crash, arrays, crash_after, environment, small_run
@@ -302,3 +302,34 @@ def test_a_run_whose_reader_is_killed_ends_with_a_sentence_and_leaves_no_process
     assert said.strip().splitlines()[-1].startswith("lcrbnn: a process that reads images was ended by signal 9")
     assert not any(alive(pid) for pid in readers) or gone(readers)
     assert RunFolder(tmp_path / "run").listed()
+
+
+def test_a_run_is_not_read_or_built_on_with_other_training_images(
+    straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which images are held out follows from all of them: one more, and images it has learned would be among them."""
+    folder = as_folder(TREE, tmp_path / "images")
+    where = ["--data-folder", str(folder), "--device", "cpu", "--workers", "0"]
+    assert main(["eval", str(straight), *where]) == 0
+    first = next(path for path in sorted((folder / "train").rglob("*")) if path.is_file())
+    shutil.copy(first, first.with_name("more.JPEG"))
+    assert main(["eval", str(straight), *where]) == 2
+    sentence = "learned from other training images than are there now (files were added, removed or renamed)"
+    assert f"the run in {straight} {sentence}" in capsys.readouterr().err
+    words = ["train", *SETTINGS, *where, "--run", str(tmp_path / "next"), "--start-from", str(straight)]
+    assert main(words) == 2
+    assert f"the run to start from in {straight} {sentence}" in capsys.readouterr().err
+    assert not (tmp_path / "next").exists()
+    assert main([*words, "--images", "all", "--drop-last"]) == 0  # it is judged by none of them
+
+
+def test_broken_images_are_left_out_of_every_form_of_a_tree(tmp_path: Path) -> None:
+    files = {**TREE, "train/ant/001.JPEG": b"broken", "train/bee/002.JPEG": b""}
+    for split in ("train", "val"):
+        part = {name: content for name, content in files.items() if name.startswith(split)}
+        as_zip(part, tmp_path / "zips" / f"{split}.zip")
+    as_folder(files, tmp_path / "folder")
+    made = small_run(tmp_path / "run", SPEC.but(skip_broken=True), options(tmp_path / "zips"))
+    assert sorted(RunFolder(made).read_broken()) == ["train/ant/001.JPEG", "train/bee/002.JPEG"]
+    one, other = (evaluate(made, options(tmp_path / form)).accuracy for form in ("zips", "folder"))
+    assert one == other

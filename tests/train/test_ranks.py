@@ -265,6 +265,26 @@ def test_torchrun_starts_again_after_a_kill_and_ends_as_if_nothing_had_been(pair
     assert_same(pair / "straight", tmp_path / "run")
 
 
+def test_no_process_trains_on_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    settings = ["--device", "cpu", "--batch", "300", "--epochs", "500", "--save-seconds", "1000"]
+    process = subprocess.Popen(
+        [*launcher, "-m", "lcrbnn", "train", "--folder", str(tmp_path / "run"), *settings],
+        env=environment(),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: len(RunFolder(tmp_path / "run").read_log() if (tmp_path / "run" / "log.jsonl").exists() else []))
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 30)
+    assert len(workers) == 2
+    assert RunFolder(tmp_path / "run").newest() is not None  # what was learned is kept
+    assert len(RunFolder(tmp_path / "run").read_log()) < 500
+
+
 def test_a_run_of_many_processes_is_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
