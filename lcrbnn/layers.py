@@ -32,6 +32,7 @@ class BinaryLayer(nn.Module):
         self.input_binarizer = chosen.activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
         self.use_latent = False  # see latent_weights()
+        self.watched = ""  # of its own, so that a compiled graph finds the same after hooks came and went
         self.observing = True  # whether a pass is one of training: see retention.frozen_statistics
 
     def _adopt(self, layer: nn.Conv2d | nn.Linear) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lcrbnn.study.paired import paired
+from lcrbnn.study.paired import paired, quantile, shift_seen
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -206,3 +206,9 @@ def test_the_runs_of_which_only_logs_are_left() -> None:
         assert f"| {title} | {train[390]:.2f} | {train[best]:.2f} in epoch {best + 1} | {ends} |" in LOG
     lips = {seed: found[f"cifar10-plain/paper/seed-{seed}"]["lip"] for seed in (2, 4)}
     assert {seed: (max(lip), lip.index(max(lip)) + 1) for seed, lip in lips.items()} == {2: (17300, 189), 4: (862, 336)}
+
+
+def test_how_much_more_the_noncentral_t_asks_for() -> None:
+    more = {n: shift_seen(n - 1) / (quantile(0.975, n - 1) + quantile(0.8, n - 1)) - 1 for n in (2, 3, 8)}
+    words = f"{more[2]:.0%} and {more[3]:.0%} larger there, {more[8]:.1%} with eight pairs".replace("%", " %")
+    assert words in LOG

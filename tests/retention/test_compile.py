@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lcrbnn
 from lcrbnn import Retention
 from lcrbnn.layers import binary_layers
+from lcrbnn.retention.capture import Point, maps_at
 from tests.retention.foreign import BLOCKS, Foreign
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
@@ -153,6 +155,17 @@ def test_a_graph_of_a_network_that_was_watched_in_another_way_is_not_taken() -> 
     for (weight, settings), wanted in zip(ways, expected, strict=True):
         for got, want in zip(compiled_gradients(weight, **settings), wanted, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_hooks_that_came_and_went_leave_a_graph_as_it_was() -> None:
+    """A run without retention is looked at between epochs: its step is not compiled again."""
+    model, _ = make("irnet")
+    counter = torch._dynamo.testing.CompileCounter()
+    called = torch.compile(model, backend=counter)
+    called(IMAGES)
+    maps_at(model, [Point("layer1", "in")], IMAGES, signs=True)
+    called(IMAGES)
+    assert counter.frame_count == 1
 
 
 def test_a_compiled_model_can_be_watched_again() -> None:
