@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         lambda run: settings_of(run, options, args.images),
         lambda run, settings, tick: analyze_run(run, options, args.images, tick),
         PARTS,
-        holds="summary",
+        holds=lambda found: "summary" in found,
     )
     print(compare({g: {s: one["summary"] for s, one in runs.items()} for g, runs in found.items()}, SUMMARY))
     if args.layers:

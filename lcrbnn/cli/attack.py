@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
         lambda run: settings_of(run, attacks, args.eps, args.images, args.seed),
         lambda run, settings, tick: attack_run(run, settings, attacks, options, args.batch, tick),
         len(attacks) * len(args.eps),
-        holds="clean",
+        holds=lambda found: all("clean" in found.get(eps, ()) for eps in args.eps),
     )
     figures = {group: {seed: summary(one) for seed, one in runs.items()} for group, runs in found.items()}
     rows = {name: name for runs in figures.values() for one in runs.values() for name in one}

@@ -18,6 +18,7 @@ from lcrbnn.train.build import read_spec
 from lcrbnn.train.run import runs_in
 
 Groups = dict[str, dict[int, Path]]  # by name, then by seed
+Holds = Callable[[Mapping[str, Any]], bool]
 Tick = Callable[[str], None]  # told what was done
 Figures = Mapping[str, Mapping[int, Mapping[str, float]]]  # by group, seed and figure
 
@@ -50,12 +51,12 @@ def measured(
     measure: Callable[[Path, dict[str, Any], Tick], dict[str, Any]],
     parts: int = 1,
     *,
-    holds: str,
+    holds: Holds,
 ) -> dict[str, dict[int, Any]]:
     """The figures of each run by group and seed; each is written as a record the moment it is there.
 
     A run whose record in that folder has the same settings is not measured again. Measuring a run has so many `parts`,
-    and calls its last argument after each; `holds` is a figure that all such records have.
+    and calls its last argument after each; `holds` says of figures whether all that such a record has is there.
     """
     bar = Progress(parts * sum(len(runs) for runs in groups.values()))
     found: dict[str, dict[int, Any]] = {}
@@ -79,14 +80,14 @@ def _advance(bar: Progress, run: str, what: str) -> None:
     bar.advance(lambda: f"{run}: {what}")
 
 
-def _known(path: Path | None, kind: str, wanted: dict[str, Any], holds: str) -> dict[str, Any] | None:
+def _known(path: Path | None, kind: str, wanted: dict[str, Any], holds: Holds) -> dict[str, Any] | None:
     if path is None or not path.exists():
         return None
     record = read_record(path)
     if record.get("kind") != kind or record["settings"] != wanted:
         raise InputError(f"{path} is a record of something else: another folder, or remove it")
-    if holds not in record["figures"]:
-        raise InputError(f"{path} is damaged: its figures lack {holds!r}; remove it to measure again")
+    if not holds(record["figures"]):
+        raise InputError(f"{path} is damaged: its figures lack something; remove it to measure again")
     return record["figures"]
 
 

@@ -138,6 +138,8 @@ class Spec:
         """Refuse what no run could have; whether the names exist is seen when they are looked up."""
         for one in fields(self):
             value = getattr(self, one.name)
+            if isinstance(one.default, tuple) and isinstance(value, list):
+                value = tuple(value)
             _check(one.name, value, one.default, dict(one.metadata))
             object.__setattr__(self, one.name, _plain(value, one.default, dict(one.metadata)))
         if self.schedule == "step" and not self.milestones:
@@ -246,7 +248,7 @@ def _check(name: str, value: Any, default: Any, about: dict[str, Any]) -> None:
             choose(about["choices"], value, f"choice for {name}")
     elif isinstance(default, tuple):
         if not isinstance(value, tuple):
-            raise InputError(f"{name} is a tuple; got {value!r}")
+            raise InputError(f"{name} is a list; got {value!r}")
         for item in value:
             if about["numbers"]:
                 number(item, f"each of {name}", low=0)

@@ -148,6 +148,6 @@ def test_a_damaged_record_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     del record["figures"]["summary"]
     path.write_text(json.dumps(record))
     assert main(words) == 2
-    assert "is damaged: its figures lack 'summary'; remove it to measure again" in capsys.readouterr().err
+    assert "is damaged: its figures lack something; remove it to measure again" in capsys.readouterr().err
     assert main(["analyze", f"../up={tmp_path / 'run'}"]) == 2
     assert "the name of a group is one of a folder, without a slash" in capsys.readouterr().err

@@ -333,3 +333,10 @@ def test_the_choices_are_those_that_the_trainer_knows() -> None:
     assert list(build.DECAYING) == list(DECAYS)
     assert list(schedule.FALLS) == list(SCHEDULES)
     assert {"usual", *augment.AUGMENT} == set(AUGMENTATIONS)
+
+
+def test_a_list_may_be_given_as_one() -> None:
+    assert Spec(milestones=[1, 2], method_options=["t_min=0.1"]) == Spec(
+        milestones=(1, 2), method_options=("t_min=0.1",)
+    )
+    assert Spec(form_options=[]) == Spec()
