@@ -13,7 +13,7 @@ from torch import Tensor
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.table import SEVERITIES, corrupt
 from lcrbnn.data import DataSet, Split
-from lcrbnn.data.pictures import SUFFIXES
+from lcrbnn.data.tree import PICTURES
 from lcrbnn.errors import InputError
 
 BATCH = 1000
@@ -135,7 +135,7 @@ class PictureFolder:
         return [
             (path, label)
             for label, one in enumerate(classes)
-            for path in sorted(p for p in one.iterdir() if p.suffix.lower() in SUFFIXES)
+            for path in sorted(p for p in one.iterdir() if p.suffix.lower() in PICTURES)
         ]
 
     def batches(self, corruption: str, severity: int) -> Iterator[Shown]:

@@ -10,10 +10,10 @@ import numpy as np
 from lcrbnn.data.decode import open_picture, pixels
 from lcrbnn.data.listing import Broken
 from lcrbnn.data.pixels import middle_square
+from lcrbnn.data.tree import PICTURES
 from lcrbnn.engine import Model
 from lcrbnn.errors import InputError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 MODES = {1: "L", 3: "RGB"}  # by the channels of a model
 ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; by its value, what turns a picture back
 TURNS = {
@@ -34,7 +34,7 @@ def find_pictures(places: Iterable[Path]) -> list[Path]:
         if place.is_dir():
             inside = sorted(p for p in place.rglob("*") if _is_picture(p.relative_to(place)) and p.is_file())
             if not inside:
-                raise InputError(f"there is no picture in {place}; looked for {', '.join(SUFFIXES)}")
+                raise InputError(f"there is no picture in {place}; looked for {', '.join(PICTURES)}")
             found += inside
         elif place.exists():
             found.append(place)
@@ -45,7 +45,7 @@ def find_pictures(places: Iterable[Path]) -> list[Path]:
 
 def _is_picture(path: Path) -> bool:
     """By its name; hidden files and folders are passed over."""
-    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+    return path.suffix.lower() in PICTURES and not any(part.startswith(".") for part in path.parts)
 
 
 def read_picture(path: Path, model: Model) -> np.ndarray:

@@ -149,7 +149,7 @@ def _walk(folder: str) -> Iterator[str]:
 def _archived(archive: Path, split: str | None) -> Iterator[tuple[PurePosixPath, Member | str]]:
     """What an archive holds, from train or val on; where its names have neither, its own name says which it is."""
     entries = [(_parts(archive, name), name, member) for name, member in members_of(archive)]
-    shown = [one for one in entries if not any(part.startswith((".", "__MACOSX")) for part in one[0])]
+    shown = [one for one in entries if one[0] and not any(part.startswith((".", "__MACOSX")) for part in one[0])]
     top = _top([parts for parts, _, member in shown if member is not None and _is_picture(PurePosixPath(*parts))])
     for parts, name, member in shown:
         held = f"{archive}/{name}" if member is None else member
@@ -165,7 +165,7 @@ def _archived(archive: Path, split: str | None) -> Iterator[tuple[PurePosixPath,
 def _parts(archive: Path, name: str) -> tuple[str, ...]:
     """The parts of a name in an archive, from its top on."""
     parts = tuple(part for part in PurePosixPath(name).parts if part.strip("/"))
-    if ".." in parts or not parts:
+    if ".." in parts:
         raise InputError(f"{archive}: {name!r} leads out of the archive")
     return parts
 
