@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.study.paired import Paired, paired
+from lcrbnn.study.paired import Paired, paired, shift_seen
 from lcrbnn.study.plan import Runs, read_plan, runs_of
 from lcrbnn.study.promise import read_promise
 from lcrbnn.study.published import PUBLISHED
@@ -35,11 +35,41 @@ def valid(record: dict[str, Any]) -> float:
     return record["figures"]["last"]["valid"]
 
 
+def on_test(record: dict[str, Any]) -> float:
+    return record["readings"][0]["top1"]
+
+
 def test_double_skips_gain_what_the_paper_says_without_retention() -> None:
-    gain = compared("cifar10-plain/none", "cifar10-double/none", 5, lambda record: record["readings"][0]["top1"])
+    gain = compared("cifar10-plain/none", "cifar10-double/none", 5, on_test)
     assert str(gain) == "+0.85 [+0.41, +1.30]"
     assert gain.decided
     assert gain.low < 1.0 < gain.high
+
+
+def test_double_skips_gain_with_retention_too_and_whether_more_is_open() -> None:
+    gain = compared("cifar10-plain/default", "cifar10-double/default", 5, on_test)
+    assert str(gain) == "+1.05 [+0.37, +1.73]"
+    assert gain.low < 1.2 < gain.high
+    gains = [
+        [double - plain for plain, double in zip(*(map(on_test, runs(f"cifar10-{network}/{arm}", 5).values())
+                                                   for network in ("plain", "double")), strict=True)]
+        for arm in ("none", "default")
+    ]  # fmt: skip
+    more = paired(*gains)
+    assert str(more) == "+0.20 [-0.71, +1.10]"
+    assert not more.decided
+    deviation = statistics.stdev(one - other for one, other in zip(gains[1], gains[0], strict=True))
+    assert next(n for n in range(2, 200) if shift_seen(n - 1) * deviation / n**0.5 <= 0.2) == 106
+
+
+def test_the_literal_form_at_the_papers_strengths_does_not_learn() -> None:
+    """One seed is enough: without retention no two of eight are a point and a half apart."""
+    without = [on_test(record) for record in runs("cifar10-double/none", 8).values()]
+    assert max(without) - min(without) < 1.5
+    arms = ("half", "1", "2", "4", "8")
+    found = [on_test(record) for arm in arms for record in runs(f"cifar10-lambda-paper/lambda-{arm}", 1).values()]
+    assert found == [30.55, 19.53, 42.79, 23.28, 15.17]
+    assert f"{found[3] - without[0]:.2f}" == "-61.71"
 
 
 def test_stronger_retention_brings_ratios_to_one_and_accuracy_down() -> None:
@@ -66,7 +96,7 @@ def test_the_literal_form_brings_its_ratios_closer_and_ends_training() -> None:
 
 def test_the_literal_form_does_not_gain_what_the_paper_says() -> None:
     double = {row.of.name: row.paper for row in read_promise(ROOT / "results" / "plan.toml").tables["double"].rows}
-    gain = compared("cifar10-double/none", "cifar10-double/paper", 8, lambda record: record["readings"][0]["top1"])
+    gain = compared("cifar10-double/none", "cifar10-double/paper", 8, on_test)
     assert str(gain) == "+0.18 [-0.24, +0.60]"
     assert not gain.decided
     assert gain.high < round(double["paper"] - double["none"], 2) == 0.7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,18 +195,44 @@ def test_the_loader() -> None:
 LOG = (ROOT / "docs" / "LOG.md").read_text()
 
 
+LITERAL = {f"λ = {sign}": f"cifar10-lambda-paper/lambda-{name}/seed-0"
+           for sign, name in (("½", "half"), ("1", "1"), ("2", "2"), ("4", "4"), ("8", "8"))}  # fmt: skip
+LITERAL |= {f"one skip, λ = .00001, seed {seed}": f"cifar10-plain/paper/seed-{seed}" for seed in range(5)}
+
+
+def ends(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} {max(values):.2f}".removeprefix("0")
+
+
+def best(values: Sequence[float]) -> int:
+    """The index of the largest."""
+    return max(range(len(values)), key=values.__getitem__)
+
+
 def test_the_runs_of_which_only_logs_are_left() -> None:
     found = json.loads((RESULTS / "logs-paper-first.json").read_text())["figures"]
-    titles = {f"λ = {sign}": f"cifar10-lambda-paper/lambda-{name}/seed-0" for sign, name in
-              (("½", "half"), ("1", "1"), ("2", "2"), ("4", "4"), ("8", "8"))}  # fmt: skip
-    titles |= {f"one skip, λ = .00001, seed {seed}": f"cifar10-plain/paper/seed-{seed}" for seed in range(5)}
-    for title, place in titles.items():
-        train, ratios = found[place]["train"][:391], found[place]["ratios"]
-        best = max(range(391), key=train.__getitem__)
-        ends = f"{min(ratios):.2f} {max(ratios):.2f}".removeprefix("0")
-        assert f"| {title} | {train[390]:.2f} | {train[best]:.2f} in epoch {best + 1} | {ends} |" in LOG
+    for title, place in LITERAL.items():
+        train = found[place]["train"][:391]
+        top = best(train)
+        shown = f"{train[390]:.2f} | {train[top]:.2f} in epoch {top + 1} | {ends(found[place]['ratios'])}"
+        assert f"| {title} | {shown} |" in LOG
     lips = {seed: found[f"cifar10-plain/paper/seed-{seed}"]["lip"] for seed in (2, 4)}
-    assert {seed: (max(lip), lip.index(max(lip)) + 1) for seed, lip in lips.items()} == {2: (17300, 189), 4: (862, 336)}
+    assert {seed: (max(lip), best(lip) + 1) for seed, lip in lips.items()} == {2: (17300, 189), 4: (862, 336)}
+
+
+def test_the_same_runs_with_their_records() -> None:
+    found = json.loads((RESULTS / "logs-paper.json").read_text())["figures"]
+    tests = {}
+    for title, place in LITERAL.items():
+        record = json.loads((RESULTS / f"{place}.json").read_text())
+        last, tests[place] = record["figures"]["last"], record["readings"][0]["top1"]
+        train, lips = found[place]["train"], found[place]["lip"]
+        assert [f"{train[-1]:.2f}"] == [f"{last['train']:.2f}"]
+        top, worst = best(train), best(lips)
+        shown = f"{tests[place]:.2f} | {train[-1]:.2f} | {train[top]:.2f} in epoch {top + 1}"
+        assert f"| {title} | {shown} | {lips[worst]:.3g} in epoch {worst + 1} | {ends(last['ratios'])} |" in LOG
+    plain = [tests[f"cifar10-plain/paper/seed-{seed}"] for seed in range(5)]
+    assert f"{statistics.fmean(plain):.2f} % ({statistics.stdev(plain):.2f}) with one skip a block" in LOG
 
 
 def test_how_much_more_the_noncentral_t_asks_for() -> None:

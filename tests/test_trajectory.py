@@ -116,6 +116,14 @@ def test_an_arm_that_watches_only_the_last_blocks_is_drawn_there(tmp_path: Path,
     assert curves(found["block 8"], COLORS[1], True) == [pytest.approx([1.01, 1.05, 1.1])]
 
 
+def test_ratios_far_from_one_have_a_logarithmic_axis(tmp_path: Path, drawn: list[Figure]) -> None:
+    for count, scale in ((9, "linear"), (10, "log")):  # ratio k is a little more than k
+        draw_trajectories(read_arms([record(tmp_path, f"of-{count}/seed-0", count)]), tmp_path / "a.svg")
+        found = panels(drawn[-1])
+        assert {found[f"block {k}"].get_yscale() for k in range(1, count + 1)} == {scale}
+        assert found["training (dashed) and validation images"].get_yscale() == "linear"
+
+
 def test_runs_without_validation_images_or_ratios_have_neither(tmp_path: Path, drawn: list[Figure]) -> None:
     draw_trajectories(read_arms([record(tmp_path, "a/seed-0", None, valid=False)]), tmp_path / "a.svg")
     assert list(panels(drawn[0])) == ["training images (dashed)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -27,10 +28,10 @@ def against_zero(values: Sequence[float]) -> Paired | None:
     return paired([0.0] * len(values), values) if len(values) > 1 else None
 
 
-def interval(values: Sequence[float], shown: str) -> str:
-    """The 95 % interval of the mean; a dash for one value."""
+def interval(values: Sequence[float], shown: str, within: tuple[float, float] = (-math.inf, math.inf)) -> str:
+    """The 95 % interval of the mean, as far as the mean can be `within` it; a dash for one value."""
     found = against_zero(values)
-    return NONE if found is None else f"[{found.low:{shown}}, {found.high:{shown}}]"
+    return NONE if found is None else f"[{max(found.low, within[0]):{shown}}, {min(found.high, within[1]):{shown}}]"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -101,7 +101,8 @@ def _cells(promise: Promise, row: Row, papers: dict[Arm, float | None]) -> list[
         return cells
     mean = statistics.fmean(values)
     cells[1] = f"{len(values)}" if len(values) == row.seeds else f"{len(values)} of {row.seeds}"
-    cells[3:5] = f"{mean:{signed}.2f} ({spread(values)})", interval(values, f"{signed}.2f")
+    possible = (-200.0, 200.0) if row.than else (0.0, 100.0)
+    cells[3:5] = f"{mean:{signed}.2f} ({spread(values)})", interval(values, f"{signed}.2f", possible)
     cells[5] = NONE if row.paper is None else f"{mean - row.paper:+.2f}"
     control = promise.control(row.of)
     if row.of != control and row.than is None:

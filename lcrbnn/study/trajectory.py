@@ -22,6 +22,8 @@ from lcrbnn.train.spec import Spec
 
 MEASURES = ("matrix", "normalization", "reference", "maps", "root")  # of a form: what decides what a ratio is
 LEFT = 2  # columns of small panels that the accuracies take
+FAR = 10.0  # ratios are drawn on a logarithmic axis where one is larger, or the others would lie on one line
+SMALLEST = 0.01  # of such an axis
 
 Lines = list[dict[str, Any]]
 Curve = dict[int, float]  # a value an epoch
@@ -44,6 +46,11 @@ class Arm:
     def matrices(self) -> int:
         """How many ratios a line has; 0 where none were measured."""
         return max(len(line["ratios"] or ()) for lines in self.runs for line in lines)
+
+    @property
+    def largest(self) -> float:
+        """Of all ratios; 0 where none were measured."""
+        return max((ratio for lines in self.runs for line in lines for ratio in line["ratios"] or ()), default=0.0)
 
     def curves(self, column: str) -> list[Curve]:
         """A number of each run over training, where there is one."""
@@ -156,6 +163,9 @@ def draw_trajectories(arms: Sequence[Arm], path: Path) -> None:
             left.plot([], [], color=color, label=named(_label(arm, arms[0])))
             for k in range(1, arm.matrices + 1):  # from the end: an arm may watch only the last blocks
                 _lines(panels[count - k], arm.ratio(k), color, "-")
+        if max(arm.largest for arm in arms) > FAR:
+            panels[0].set_yscale("log", nonpositive="clip")
+            panels[0].set_ylim(bottom=max(panels[0].get_ylim()[0], SMALLEST))
         watched = any(arm.curves("valid") for arm in arms)
         left.set_title("training (dashed) and validation images" if watched else "training images (dashed)")
         left.set(xlabel="epoch", ylabel="accuracy, %")
