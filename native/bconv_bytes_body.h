@@ -1,7 +1,7 @@
 // A kernel that counts bytes: two channels of one word a register, four pixels by eight channels a tile. A byte holds 31
 // words, then it is added to the 16-bit counts. Who includes this has said, for its instructions: Bytes, a register;
-// none, twice (a word in both halves), count (bytes + the bits in which word and weights differ), widen (the bytes of
-// eight channels added to their counts) and hold (one pixel after the other, where registers would run out).
+// none, twice (a word in both halves), count (bytes + the bits in which word and weights differ), widened (the bytes of
+// eight channels as their 16-bit counts) and hold (one pixel after the other, where registers would run out).
 #pragma once
 #include <cstring>
 
@@ -10,12 +10,12 @@
 namespace lcrbnn {
 namespace {
 
-constexpr int kPanel = 8, kWords = 31;
+constexpr int kPanel = 32, kTile = 8, kWords = 31;
 
 bool supported() { return true; }
 bool takes(const BConv&) { return true; }
-size_t weight_bytes(const BConv& c) { return panel_weight_bytes(c, kPanel); }
-void pack(const BConv& c, const uint64_t* weights, void* packed) { panel_pack(c, kPanel, weights, packed); }
+size_t weight_bytes(const BConv& c) { return folded_weight_bytes(c, kTile); }
+void pack(const BConv& c, const uint64_t* weights, void* packed) { folded_pack(c, kTile, weights, packed); }
 
 // Sums of one pixel and, in `rest`, of those after it. Arrays instead would not stay in registers with every compiler.
 template <int kPixels>
@@ -30,16 +30,18 @@ struct Sums {
     hold(a, b, c, d);
     rest.add(word + step, step, w);
   }
-  inline void widen(uint16_t* counts) const {
-    lcrbnn::widen(a, b, c, d, counts);
-    rest.widen(counts + kPanel);
+  inline void store(uint16_t* counts, bool more) const {
+    Counts sum = widened(a, b, c, d), before;
+    if (more) std::memcpy(&before, counts, sizeof(before)), sum += before;
+    std::memcpy(counts, &sum, sizeof(sum));
+    rest.store(counts + kPanel, more);
   }
 };
 template <>
 struct Sums<0> {
   inline void clear() {}
   inline void add(const uint64_t*, size_t, const uint64_t*) {}
-  inline void widen(uint16_t*) const {}
+  inline void store(uint16_t*, bool) const {}
 };
 
 template <int kPixels>
@@ -51,29 +53,35 @@ void tile(const BConv& c, const PanelRow& at, int x, uint16_t* counts) {
   const uint64_t* w = at.weights;
   Sums<kPixels> sums;
   sums.clear();
-  std::memset(counts, 0, sizeof(uint16_t) * kPixels * kPanel);
   int room = kWords;
+  bool more = false;  // there are counts already
   for (int ky = 0; ky < c.kh; ++ky)
     for (int kx = 0; kx < across; ++kx) {
       const uint64_t* word = at.words + ky * c.dil_h * at.row_words + x * step + size_t(kx) * c.dil_w * words;
       for (int left = length; left > 0;) {
         const int now = left < room ? left : room;
-        for (int j = 0; j < now; ++j, ++word, w += kPanel) sums.add(word, step, w);
+        for (int j = 0; j < now; ++j, ++word, w += kTile) sums.add(word, step, w);
         left -= now, room -= now;
-        if (room == 0) sums.widen(counts), sums.clear(), room = kWords;
+        if (room == 0) sums.store(counts, more), sums.clear(), room = kWords, more = true;
       }
     }
-  sums.widen(counts);
+  sums.store(counts, more);
 }
 
-void row(const BConv& c, const void* packed, const void* scratch, int y, int index, uint16_t* counts) {
-  const PanelRow at = panel_row(c, kPanel, packed, scratch, y, index);
-  int x = 0;
-  for (; x + 4 <= c.out_w; x += 4) tile<4>(c, at, x, counts + size_t(x) * kPanel);
-  const int left = c.out_w - x;
-  if (left == 3) tile<3>(c, at, x, counts + size_t(x) * kPanel);
-  if (left == 2) tile<2>(c, at, x, counts + size_t(x) * kPanel);
-  if (left == 1) tile<1>(c, at, x, counts + size_t(x) * kPanel);
+// The tiles of eight channels of a panel, one after the other along the row.
+void row(const BConv& given, const void* packed, const void* scratch, int y, int index, uint16_t* counts) {
+  const BConv c = folded(given);
+  const int panels = panels_of_group(c, kPanel), tiles = panels_of_group(c, kTile);
+  const int group = index / panels, first = index % panels * (kPanel / kTile);
+  for (int t = first; t < tiles && t < first + kPanel / kTile; ++t, counts += kTile) {
+    const PanelRow at = panel_row(c, kTile, packed, scratch, y, group * tiles + t);
+    int x = 0;
+    for (; x + 4 <= c.out_w; x += 4) tile<4>(c, at, x, counts + size_t(x) * kPanel);
+    const int left = c.out_w - x;
+    if (left == 3) tile<3>(c, at, x, counts + size_t(x) * kPanel);
+    if (left == 2) tile<2>(c, at, x, counts + size_t(x) * kPanel);
+    if (left == 1) tile<1>(c, at, x, counts + size_t(x) * kPanel);
+  }
 }
 
 }  // namespace

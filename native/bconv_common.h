@@ -1,4 +1,5 @@
-// What the popcount kernels share: a map copied once with a ring of padding, and how far that ring must reach.
+// What the popcount kernels share: a map copied once with a ring of padding, and how far that ring must reach; words
+// that the taps of a kernel row share where channels are few.
 #pragma once
 #include "bconv.h"
 
@@ -28,6 +29,22 @@ inline RowRange padded_range(const BConv& c, int first, int last) {
 // A padded map of words: [padded_rows][groups][padded_cols][words].
 size_t padded_bytes(const BConv& c);
 void padded_prepare(const BConv& c, const uint64_t* map, void* scratch, int first, int last);
+
+// Few channels leave most of a word empty. Where that saves words, the taps of a kernel row share them: `folded` is the
+// convolution that is left then, of kernels one column wide over a map of such words, as wide as the output.
+inline bool folds(const BConv& c) {
+  return c.kw <= 16 && c.group_in() < 64 && (c.kw * c.group_in() + 63) / 64 < c.kw;
+}
+inline BConv folded(const BConv& c) {
+  if (!folds(c)) return c;
+  BConv f = c;
+  f.in_c = c.in_c * c.kw, f.in_w = c.out_w, f.kw = f.stride_w = f.dil_w = 1, f.pad_left = 0;
+  return f;
+}
+size_t folded_bytes(const BConv& c);
+void folded_prepare(const BConv& c, const uint64_t* map, void* scratch, int first, int last);
+size_t folded_weight_bytes(const BConv& c, int panel);
+void folded_pack(const BConv& c, int panel, const uint64_t* weights, void* packed);
 
 // Weights of words: [group][panel of the group][kh][kw][words][panel], channels past the end 0.
 size_t panel_weight_bytes(const BConv& c, int panel);

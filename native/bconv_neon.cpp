@@ -15,9 +15,10 @@ inline Bytes twice(const uint64_t* word) { return vreinterpretq_u8_u64(vld1q_dup
 inline Bytes count(Bytes bytes, Bytes word, const uint64_t* weights) {
   return vaddq_u8(bytes, vcntq_u8(veorq_u8(word, vreinterpretq_u8_u64(vld1q_u64(weights)))));
 }
-inline void widen(Bytes a, Bytes b, Bytes c, Bytes d, uint16_t* counts) {
+typedef uint16x8_t Counts;
+inline Counts widened(Bytes a, Bytes b, Bytes c, Bytes d) {
   const uint16x8_t low = vpaddq_u16(vpaddlq_u8(a), vpaddlq_u8(b)), high = vpaddq_u16(vpaddlq_u8(c), vpaddlq_u8(d));
-  vst1q_u16(counts, vaddq_u16(vld1q_u16(counts), vpaddq_u16(low, high)));
+  return vpaddq_u16(low, high);
 }
 inline void hold(Bytes& a, Bytes& b, Bytes& c, Bytes& d) {
   asm volatile("" : "+w"(a), "+w"(b), "+w"(c), "+w"(d));
@@ -29,6 +30,6 @@ inline void hold(Bytes& a, Bytes& b, Bytes& c, Bytes& d) {
 #include "bconv_bytes_body.h"
 
 namespace lcrbnn {
-const BKernel bconv_neon = {"neon", supported, takes, kPanel, weight_bytes, pack, padded_bytes, padded_prepare, row};
+const BKernel bconv_neon = {"neon", supported, takes, kPanel, weight_bytes, pack, folded_bytes, folded_prepare, row};
 }  // namespace lcrbnn
 #endif

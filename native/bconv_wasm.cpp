@@ -19,10 +19,11 @@ inline v128_t pairs(v128_t a, v128_t b) {  // of 16-bit numbers that lie side by
   return wasm_i16x8_add(wasm_i16x8_shuffle(a, b, 0, 2, 4, 6, 8, 10, 12, 14),
                         wasm_i16x8_shuffle(a, b, 1, 3, 5, 7, 9, 11, 13, 15));
 }
-inline void widen(Bytes a, Bytes b, Bytes c, Bytes d, uint16_t* counts) {
+typedef uint16_t Counts __attribute__((vector_size(16)));
+inline Counts widened(Bytes a, Bytes b, Bytes c, Bytes d) {
   const v128_t low = pairs(wasm_u16x8_extadd_pairwise_u8x16(a), wasm_u16x8_extadd_pairwise_u8x16(b)),
                high = pairs(wasm_u16x8_extadd_pairwise_u8x16(c), wasm_u16x8_extadd_pairwise_u8x16(d));
-  wasm_v128_store(counts, wasm_i16x8_add(wasm_v128_load(counts), pairs(low, high)));
+  return Counts(pairs(low, high));
 }
 inline void hold(Bytes&, Bytes&, Bytes&, Bytes&) {}
 
@@ -32,6 +33,6 @@ inline void hold(Bytes&, Bytes&, Bytes&, Bytes&) {}
 #include "bconv_bytes_body.h"
 
 namespace lcrbnn {
-const BKernel bconv_wasm = {"simd128", supported, takes, kPanel, weight_bytes, pack, padded_bytes, padded_prepare, row};
+const BKernel bconv_wasm = {"simd128", supported, takes, kPanel, weight_bytes, pack, folded_bytes, folded_prepare, row};
 }  // namespace lcrbnn
 #endif

@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 #if defined(__clang__)
@@ -138,11 +142,40 @@ TARGET inline Pack sum_of(const uint16_t* count, int taps, const int32_t* more) 
   if (more) sum = _mm512_add_epi32(sum, _mm512_loadu_si512(more));
   return _mm512_maskz_cvtepi32_ps(kAll, sum);
 }
+#define REST avx2::finish_some<1>  // n is a multiple of 8
 #include "rows_finish.h"
+#undef REST
 #include "rows_body.h"
 #undef TARGET
 bool supported() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
 }  // namespace avx512
+
+#elif defined(__aarch64__) || defined(__wasm_simd128__)
+typedef float Four __attribute__((vector_size(16)));
+typedef int32_t Ints __attribute__((vector_size(16)));
+typedef uint16_t Eight __attribute__((vector_size(16)));
+typedef uint16_t HalfEight __attribute__((vector_size(8)));
+#define TARGET
+#if defined(__aarch64__)
+namespace neon {
+inline Eight narrow(Ints low, Ints high) {
+  return Eight(vcombine_u16(vmovn_u32(uint32x4_t(low)), vmovn_u32(uint32x4_t(high))));
+}
+inline unsigned mask_bits(Eight mask) {
+  const Eight places = {1, 2, 4, 8, 16, 32, 64, 128};
+  return vaddvq_u16(uint16x8_t(mask & places));
+}
+#else
+namespace simd128 {
+inline Eight narrow(Ints low, Ints high) { return Eight(wasm_i16x8_narrow_i32x4(v128_t(low), v128_t(high))); }
+inline unsigned mask_bits(Eight mask) { return unsigned(wasm_i16x8_bitmask(v128_t(mask))); }
+#endif
+#include "rows_eight.h"
+#include "rows_finish.h"
+#include "rows_body.h"
+#undef TARGET
+bool supported() { return true; }
+}  // namespace neon or simd128
 #endif
 
 #define ROW(space, finish)                                                                       \
@@ -154,6 +187,10 @@ bool supported() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_sup
 const RowOps kRows[] = {
 #if defined(__x86_64__)
     ROW(avx512, avx512::finish_row), ROW(avx2, avx2::finish_row),
+#elif defined(__aarch64__)
+    ROW(neon, neon::finish_row),
+#elif defined(__wasm_simd128__)
+    ROW(simd128, simd128::finish_row),
 #endif
     ROW(scalar, nullptr)};
 

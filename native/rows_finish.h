@@ -1,4 +1,5 @@
-// The register pass of rows.h, for an instruction set with a Pack of kLanes numbers: rows.cpp includes this.
+// The register pass of rows.h, for an instruction set with a Pack of kLanes numbers: rows.cpp includes this. REST is the
+// pass of one with 8, for the channels that are left, where kLanes is more.
 // No header may be included here. Products are rounded before sums (-ffp-contract=off).
 
 // kWide packs of channels of one pixel, which stay in registers from the counts to the bits: four names, no array.
@@ -69,7 +70,9 @@ TARGET void finish_row(const CountsRow& row, const Micro* micros, int count) {
     for (; c + 4 * kLanes <= n; c += 4 * kLanes) finish_some<4>(r, more, micros, end, x, c);
     for (; c + 2 * kLanes <= n; c += 2 * kLanes) finish_some<2>(r, more, micros, end, x, c);
     for (; c + kLanes <= n; c += kLanes) finish_some<1>(r, more, micros, end, x, c);
-    if (kLanes > 8 && c < n) avx2::finish_some<1>(r, more, micros, end, x, c);  // n is a multiple of 8
+#ifdef REST
+    if (c < n) REST(r, more, micros, end, x, c);
+#endif
   }
 }
 

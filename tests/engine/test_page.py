@@ -22,6 +22,7 @@ from lcrbnn.engine import reference
 from lcrbnn.engine.format import read_model, to_bytes
 from lcrbnn.engine.lib import Engine
 from lcrbnn.errors import InputError
+from tests.engine.graphs import grown
 from tests.report.chromium import PROGRAM, Chromium
 from tools.fuzz import small_models
 from tools.page import build_page, main, missing
@@ -70,6 +71,7 @@ def asked(page: Path, questions: list[dict[str, object]]) -> list[dict[str, obje
 def test_node_answers_as_the_compiled_engine(page: Path) -> None:
     rng = np.random.default_rng(0)
     models = dict(small_models()) | {"zoo": read_model(page / "model.bnn")}
+    models |= {f"graph {seed}": grown(seed).model() for seed in range(30)}
     questions, wanted = [], []
     for index, model in enumerate(models.values()):
         (page / f"{index}.bnn").write_bytes(to_bytes(model))
