@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lcrbnn.train import Spec
+from lcrbnn.train.lean import Lean
 
 MEMORY = 1.1  # of the base's: what retention may take at most
 
@@ -32,6 +33,16 @@ COMPILERS: dict[str, dict[str, Any]] = {
     "tuned": {"coordinate_descent_tuning": True},  # block sizes by trial
     "pdl": {"triton.enable_pdl": True},  # a kernel is started before the one it waits for has ended (Hopper and later)
 }
+
+
+# Steps with all, some or none of what saves launches; the other rows have what the package has chosen.
+LEANS: dict[str, Lean] = {
+    "wordy": Lean(),
+    "norms": Lean(norms=True, scales=True),
+    "together": Lean(together=True),
+    "lean": Lean(norms=True, scales=True, together=True),
+}
+COMPILERS |= {name: {} for name in LEANS}
 
 
 @dataclass(frozen=True)
@@ -92,12 +103,17 @@ CASES: dict[str, Case] = {
     "resnet20-cooperative": Case("resnet20-double", compiler="cooperative", base="resnet20"),
     **{
         f"resnet20-five-{name}": Case("resnet20-double", compiler=name, seeds=5, base="resnet20-five")
-        for name in ("combo", "tuned", "pdl")
+        for name in ("combo", "tuned", "pdl", *LEANS)
     },
     "resnet20-pdl": Case("resnet20-double", compiler="pdl", base="resnet20"),
     "resnet20-five-paper": Case("resnet20-double", retention="paper", seeds=5, base="resnet20-five"),
     "resnet18": Case("resnet18", rate=60_000),
     "resnet18-three": Case("resnet18", seeds=3),
+    "resnet18-three-lean": Case("resnet18", compiler="lean", seeds=3, base="resnet18-three"),
+    "resnet20-five-latent": Case("resnet20-double", retention="latent", seeds=5, base="resnet20-five"),
+    "resnet20-five-latent-lean": Case(
+        "resnet20-double", retention="latent", compiler="lean", seeds=5, base="resnet20-five-latent"
+    ),
     "resnet18-combo": Case("resnet18", compiler="combo", base="resnet18"),
     "resnet18-cooperative": Case("resnet18", compiler="cooperative", base="resnet18"),
     "resnet18-tuned": Case("resnet18", compiler="tuned", base="resnet18"),

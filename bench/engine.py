@@ -186,10 +186,11 @@ def speedup(found: dict[str, Any]) -> dict[str, float]:
 
 def show(title: str, found: dict[str, Any]) -> None:
     """A table for a reader."""
-    print(f"{title}; binary answers within {found['apart']:.2g}; others had {found['others_cpus']:.2f} processors")
+    others = f"; others had {found['others_cpus']:.2f} processors" if "others_cpus" in found else ""
+    print(f"{title}; binary answers within {found['apart']:.2g}{others}")
     for name, row in found.items():
         if isinstance(row, dict):
-            print(f"  {name:28} {row['median']:9.3f} ms  best {row['best']:9.3f}  {row['ratio']:6.2f} x", flush=True)
+            print(f"  {name:31} {row['median']:9.3f} ms  best {row['best']:9.3f}  {row['ratio']:6.2f} x", flush=True)
 
 
 # In a process of its own: memory above one that has imported NumPy, and the time from the file to a model ready to run.

@@ -11,11 +11,12 @@ from typing import Any, cast
 import torch
 import torch._inductor.config
 
-from bench.cases import CASES, COMPILERS, MEMORY, Case, rehearsed
+from bench.cases import CASES, COMPILERS, LEANS, MEMORY, Case, rehearsed
 from bench.epochs import NEVER, WARM, measure
 from bench.processes import work
 from bench.synthetic import known, noise, untaught
 from lcrbnn.runs.record import write_record
+from lcrbnn.train import lean
 from lcrbnn.train.run import Options
 
 
@@ -47,6 +48,7 @@ def prepare(stored: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     job = Job(**stored)
     held, compiler = ExitStack(), cast(Any, torch._inductor.config)
     held.enter_context(compiler.patch(COMPILERS[job.case.compiler]))
+    lean.CHOSEN = LEANS.get(job.case.compiler, lean.CHOSEN)
     train = noise(job.case.data, job.images)
     held.enter_context(known(job.case.data, train))
     size = train.images.nbytes + train.labels.nbytes

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from lcrbnn.errors import Failed
 
 ROOT = Path(__file__).parents[1]
-SHOWN = 12  # lines of the log of one that failed
+SHOWN, WIDE = 12, 500  # lines of the log of one that failed, and letters of each
 CACHE = Path(tempfile.gettempdir()) / "lcrbnn-bench-cache"  # of the compiler: another call finds it filled
 
 
@@ -35,13 +35,20 @@ def environment(compilers: int, rehearsal: bool) -> dict[str, str]:
 class Worker:
     """The outside of a process. What it prints goes to a log."""
 
-    def __init__(self, module: str, job: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> None:
-        """Start it; the job is its argument."""
+    def __init__(
+        self,
+        module: str,
+        job: Mapping[str, Any],
+        log: Path,
+        environment: Mapping[str, str],
+        program: Sequence[str] = (sys.executable, "-m"),
+    ) -> None:
+        """Start it: what runs it, its name, and the job as its argument."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         with log.open("w") as kept:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(job)],
+                [*program, module, json.dumps(job)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=kept,
@@ -103,7 +110,8 @@ class Worker:
 
     def _failure(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return "\n".join([f"ended with {self.process.returncode}; the end of its log:", *lines[-SHOWN:]])
+        shown = [line[:WIDE] for line in lines[-SHOWN:]]
+        return "\n".join([f"ended with {self.process.returncode}; the end of its log:", *shown])
 
 
 def work(prepare: Callable[[dict[str, Any]], Callable[[Any], dict[str, Any]]]) -> None:

@@ -32,6 +32,7 @@ class BinaryLayer(nn.Module):
         self.input_binarizer = chosen.activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
         self.use_latent = False  # see latent_weights()
+        self.scales_early = False  # see scaled_early()
         self.watched = ""  # of its own, so that a compiled graph finds the same after hooks came and went
         self.observing = True  # whether a pass is one of training: see retention.frozen_statistics
 
@@ -78,8 +79,10 @@ class BinaryLayer(nn.Module):
         return y
 
     def _one(self, a: Binary, w: Binary) -> Tensor:
-        y = self._combine(a, w.signs)
-        if w.scale is not None:  # in the output's type: under autocast a wider scale would widen all that follows
+        early = self.scales_early and w.scale is not None and w.scale.numel() == w.signs.shape[0]
+        signs = w.signs * w.scale.reshape(-1, *[1] * (w.signs.dim() - 1)) if early and w.scale is not None else w.signs
+        y = self._combine(a, signs)
+        if w.scale is not None and not early:  # in the output's type: a wider scale would widen all that follows
             y = y * _fitting(w.scale, y).to(y.dtype)
         if w.offset is None:
             return y
@@ -336,6 +339,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def scaled_early(model: nn.Module) -> Iterator[None]:
+    """Inside, a scale for each output channel is multiplied into the weight instead of into what the layer gives."""
+    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
+    for layer in layers:
+        layer.scales_early = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.scales_early = False
 
 
 @contextmanager

@@ -84,9 +84,15 @@ void tile(const FTile& t, int pixels, int) {
 
 bool everywhere() { return true; }
 
+#if defined(__wasm__)
+constexpr int kPixels = 2;  // whose sums a page's compiler keeps in registers
+#else
+constexpr int kPixels = 6;
+#endif
+
 }  // namespace
 
-const FPath fconv_scalar = {"scalar", everywhere, 6, 1, tile, spread, gather};
+const FPath fconv_scalar = {"scalar", everywhere, kPixels, 1, tile, spread, gather};
 const FPath* const fconv_paths[] = {
 #if defined(__x86_64__)
     &fconv_avx512, &fconv_avx2,

@@ -97,12 +97,12 @@ class Model {
 
   // Logits [n][classes] of images [n][h][w][c], float32, normalised as `input` says.
   run(numbers) {
-    return this.#answer(Float32Array.from(numbers), this.#exports.lcrbnn_run);
+    return this.#answer(numbers instanceof Float32Array ? numbers : new Float32Array(numbers), this.#exports.lcrbnn_run);
   }
 
   // The same of pixels, uint8, which the engine normalises.
   pixels(bytes) {
-    return this.#answer(Uint8Array.from(bytes), this.#exports.lcrbnn_run_pixels);
+    return this.#answer(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), this.#exports.lcrbnn_run_pixels);
   }
 
   // Free its memory; it cannot be used any more.
@@ -118,7 +118,7 @@ class Model {
     if (!Number.isInteger(n) || n === 0)
       throw new Error(`images must be a multiple of ${one} numbers (${this.shape.join(" x ")}); got ${images.length}`);
     const count = n * this.classes.length;
-    const held = this.#given(new Uint8Array(images.buffer));
+    const held = this.#given(new Uint8Array(images.buffer, images.byteOffset, images.byteLength));
     const out = this.#room(count * 4);
     try {
       this.#checked((message) => run(this.#model, held, n, out, 1, message, MESSAGE));

@@ -18,11 +18,12 @@ from torch._inductor.exc import InductorError
 
 from lcrbnn.errors import Failed, InputError
 from lcrbnn.layers import project
+from lcrbnn.train import lean
 from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
 from lcrbnn.train.feeds import feed_of
-from lcrbnn.train.objective import SUMS, go_back, gradients_of, objective, push
+from lcrbnn.train.objective import SHORT, SUMS, go_back, gradients_of, objective, push
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.replay import Replay
@@ -70,7 +71,8 @@ class FastStep:
         self._full = 0.0
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = compiler.accumulated_recompile_limit = MOST
-        self._forward = torch.compile(self._objective, fullgraph=True)
+        self._lean = lean.CHOSEN if self.captured else lean.Lean()
+        self._forward = torch.compile(self._objective, fullgraph=True, options=self._lean.compiler or None)
         self._settle = torch.compile(self._booked, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)
         self._counters: list[tuple[Any, Tensor]] = [
@@ -146,7 +148,7 @@ class FastStep:
         """Of one batch: the gradient of all weights in one piece, and the ratios."""
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
-        with _uncounted(self._counters):
+        with self._seen():
             loss, _ = self._forward(self._count, self._starts[0])
         gradients = go_back(self.spec, loss, parts.model.parameters())
         assert parts.retention is not None
@@ -176,7 +178,7 @@ class FastStep:
         parts.optimizer.zero_grad(set_to_none=True)
         seen = []
         for start in self._starts:
-            with _uncounted(self._counters):
+            with self._seen():
                 loss, sums = self._forward(self._count, start)
             push(self.spec, loss, self._share)
             seen.append(sums)
@@ -234,6 +236,12 @@ class FastStep:
     def _buffers(self) -> list[Tensor]:
         kept = [*self.parts.model.buffers(), *([] if self.parts.retention is None else self.parts.retention.buffers())]
         return [*kept, self._count, self._bad]
+
+    @contextmanager
+    def _seen(self) -> Iterator[None]:
+        """Inside, the network is as the compiler is to see it."""
+        with _uncounted(self._counters), self._lean.on(self.parts.model, self.spec.precision in SHORT):
+            yield
 
     def _on_stream(self) -> Any:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)

@@ -1,4 +1,4 @@
-"""The whole engine as an ARM runs it, under qemu: its kernel and its passes over rows give the bits of the plain ones."""
+"""The whole engine as an ARM runs it, under qemu: its kernel and passes over rows give the bits of the plain ones."""
 
 from __future__ import annotations
 

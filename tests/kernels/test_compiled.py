@@ -11,13 +11,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lcrbnn.kernels import conv
+from lcrbnn.kernels import conv, norm
 from lcrbnn.kernels.gram import product_parts
 from lcrbnn.kernels.power import power
 
 # Bytes that a program may have of the memory that its threads share: A100, H100 and H200.
 SHARED = {80: 163 << 10, 90: 227 << 10}
-TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 
 
 def image(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -39,6 +39,16 @@ def maps(dtype: torch.dtype, rows: int = 128) -> list[torch.Tensor]:
     return [torch.zeros(rows, columns, dtype=dtype) for columns in (16384, 8192, 4096)]
 
 
+def batch_norm(channels: int, side: int) -> Callable[[], object]:
+    def launch() -> None:
+        x, counts = image(128, channels, side, side), norm.counts_for(channels, torch.device("cpu"))
+        one, two, mean, variance = torch.zeros(4, channels).unbind()
+        kept = norm.statistics(x, one, two, mean, variance, 1e-5, 0.1, counts)
+        norm.coefficients(x, x, kept, counts)
+
+    return launch
+
+
 LAUNCHES: dict[str, Callable[[], object]] = {
     "an image": convolution(3, 16, 32),
     "16 channels": convolution(16, 16, 32),
@@ -48,6 +58,8 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "Gram matrices, wide": lambda: product_parts(maps(torch.float32), []),
     "products of two maps": lambda: product_parts(maps(torch.bfloat16), maps(torch.bfloat16)),
     "few rows": lambda: product_parts(maps(torch.float16, 5), maps(torch.float16, 5)),
+    "batch norm": batch_norm(16, 32),
+    "batch norm, many channels": batch_norm(512, 4),
     "power iteration": lambda: power(torch.zeros(4, 128, 128), torch.zeros(4, 128), 5, True),
 }
 
@@ -59,11 +71,12 @@ def described(kernel: Any, args: tuple[Any, ...]) -> ASTSource:
         if parameter.is_constexpr:
             types[parameter.name], constants[parameter.name] = "constexpr", value
         else:
-            types[parameter.name] = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32"
+            number = "fp32" if isinstance(value, float) else "i32"
+            types[parameter.name] = TYPES[value.dtype] if isinstance(value, torch.Tensor) else number
     return ASTSource(kernel, types, constexprs=constants)
 
 
-OLDER = ("16 channels", "products of two maps", "power iteration")
+OLDER = ("16 channels", "products of two maps", "batch norm", "power iteration")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Steps in fewer launches compute what the others do."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lcrbnn.layers import BinaryConv2d, fit, scaled_early
+from lcrbnn.methods import METHODS
+from lcrbnn.models import network
+from lcrbnn.train.fused_norm import FusedNorm2d, fused_norms
+from lcrbnn.train.lean import TOGETHER, Lean, groups
+from tests.kernels.interpreted import run_interpreted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_scale_may_be_multiplied_into_the_weight(name: str) -> None:
+    torch.manual_seed(0)
+    layer = BinaryConv2d(4, 6, 3, padding=1, method=name).double()
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    fit(nn.Sequential(layer), x)  # some methods size themselves by their input
+    layer.eval()
+    found = []
+    for early in (False, True):
+        layer.zero_grad()
+        given = x.clone().requires_grad_()
+        if early:
+            with scaled_early(layer):
+                y = layer(given)
+        else:
+            y = layer(given)
+        y.square().sum().backward()
+        found.append([y.detach(), given.grad, *(p.grad for p in layer.parameters())])
+    for late, early in zip(*found, strict=True):
+        assert (late is None) == (early is None)
+        assert late is None or torch.allclose(late, early, rtol=1e-9, atol=1e-9)
+
+
+def test_what_the_compiler_sees_is_put_back() -> None:
+    net = network("resnet8-double", "irnet", image=8)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    kinds = [type(module) for module in net.modules()]
+    with suppress(KeyError), Lean(norms=True, scales=True).on(net, short=True):
+        assert any(isinstance(module, FusedNorm2d) for module in net.modules())
+        assert all(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
+        raise KeyError
+    assert [type(module) for module in net.modules()] == kinds
+    assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
+    assert before.keys() == net.state_dict().keys()
+    with Lean(norms=True, scales=True).on(net, short=False):  # in 32 bits sums of signs stay whole numbers
+        assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
+
+
+def test_norms_that_the_kernels_cannot_do_are_left_alone() -> None:
+    odd = [nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4, momentum=None), nn.BatchNorm1d(4)]
+    odd.append(nn.BatchNorm2d(4, track_running_stats=False))
+    with fused_norms(nn.Sequential(*odd)):
+        assert not any(isinstance(norm, FusedNorm2d) for norm in odd)
+
+
+def gradients(net: nn.Module, images: Tensor, lean: Lean, backend: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Of all parameters, and the running statistics, after two passes of a compiled network."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: F.cross_entropy(net(x), torch.arange(len(x))), fullgraph=True, backend=backend)
+    net.zero_grad()
+    for _ in range(2):
+        with lean.on(net, short=False):
+            loss = compiled(images)
+        loss.backward()
+    return [p.grad for p in net.parameters()], [b.clone() for b in net.buffers() if b.is_floating_point()]
+
+
+def compared() -> dict[str, Any]:
+    outcomes = []
+    for lean, backend in ((Lean(), "aot_eager"), (Lean(norms=True), "aot_eager"), (Lean(norms=True), "inductor")):
+        torch.manual_seed(0)
+        net = network("resnet8-double", "bireal", image=8).to(memory_format=torch.channels_last)
+        images = torch.randn(6, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+        outcomes.append(gradients(net, images, lean, backend))
+    found: dict[str, Any] = {}
+    for name, outcome in zip(("aot_eager", "inductor"), outcomes[1:], strict=True):
+        pairs = [pair for kinds in zip(outcomes[0], outcome, strict=True) for pair in zip(*kinds, strict=True)]
+        errors = [float((a - b).abs().max() / a.abs().max().clamp_min(1e-6)) for a, b in pairs]
+        found[name] = [max(errors), len(errors), outcome[1][1][:2].tolist()]
+    return found
+
+
+@pytest.mark.slow  # a network is compiled twice, with kernels that are interpreted
+def test_a_compiled_network_with_fused_norms_has_the_gradients_and_statistics_of_the_plain_one() -> None:
+    for backend, (error, count, variance) in run_interpreted(compared).items():
+        assert error < 1e-3, backend  # a sign near 0 would make it far larger
+        assert count > 20
+        assert variance != [1.0, 1.0]
+
+
+class Node:
+    """A kernel that waits for others."""
+
+    def __init__(self, name: str, *needs: Node, device: str = "cuda") -> None:
+        self.name, self.needs, self.device = name, needs, torch.device(device)
+
+    def get_device(self) -> torch.device:
+        return self.device
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Scheduler:
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    def _get_unmet_dep_nodes(self, node: Node) -> list[Node]:
+        return list(node.needs)
+
+
+def test_kernels_that_nobody_waits_for_share_a_launch_at_the_end() -> None:
+    weights = [Node(f"weight {i}") for i in range(3)]
+    chain = [Node("layer 0", weights[0])]
+    sums, rest = [], []
+    for i in range(1, 6):  # as the way back: a layer after the other, and a weight's gradient beside each, in two parts
+        chain.append(Node(f"layer {i}", chain[-1]))
+        sums.append(Node(f"sum {i}", chain[-1]))
+        rest.append(Node(f"rest {i}", sums[-1]))
+    found = groups(
+        Scheduler([*weights, chain[0], *(n for row in zip(chain[1:], sums, rest, strict=True) for n in row)])
+    )
+    assert weights in found  # that wait for nothing
+    assert sums in found
+    assert rest in found
+    for some in found:
+        assert not any(need in some for node in some for need in node.needs)
+
+
+def test_groups_are_of_one_device_not_of_a_cpu_and_not_too_large() -> None:
+    many = [Node(f"{i}", device=("cuda:0", "cuda:1", "cpu")[i % 3]) for i in range(3 * (TOGETHER + 1))]
+    found = groups(Scheduler(many))
+    assert sorted(map(len, found)) == [1, 1, TOGETHER, TOGETHER]
+    assert all(len({node.device for node in some}) == 1 for some in found)
+    assert not any(node.device.type == "cpu" for some in found for node in some)
+
+
+def test_the_compiler_is_told() -> None:
+    from torch._inductor.scheduler import ForeachKernelSchedulerNode
+    from torch._inductor.scheduler import Scheduler as Real
+
+    before = ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
+    try:
+        assert Lean().compiler == {}
+        assert Lean(together=True).compiler == {"combo_kernels": True}
+        assert ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels is groups
+    finally:
+        ForeachKernelSchedulerNode.set_group_algorithm_for_combo_kernels(before)
+    assert hasattr(Real, "_get_unmet_dep_nodes")
