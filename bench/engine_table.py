@@ -1,6 +1,6 @@
 """The tables of docs/engine.md, from the records of bench.engine.
 
-python -m bench.engine_table       # writes them between the two marks there
+python -m bench.engine_table       # writes them, and that of bench.page, between the two marks there
 """
 
 from __future__ import annotations
@@ -26,9 +26,29 @@ TITLES = {
 }
 
 
+PAGE = ROOT / "results" / "bench" / "page.json"
+
+
 def tables(records: dict[str, Path]) -> str:
     """A table for each record that there is."""
     return "\n".join(table(title, read_record(path)) for title, path in records.items() if path.exists())
+
+
+def all_tables() -> str:
+    """What stands between the marks."""
+    return tables(RECORDS) + "\n" + page_table(read_record(PAGE))
+
+
+def page_table(record: dict[str, Any]) -> str:
+    """Milliseconds of an image in a page, a row a runtime."""
+    figures, versions = record["figures"], record["settings"]["versions"]
+    there = ", ".join(f"{name} {version.lstrip('v')}" for name, version in versions.items())
+    where = f"{record['environment']['cpu']}, {record['date']}; {there}"
+    lines = [f"**In a page**: WebAssembly, `python -m bench.page` ({where}).", ""]
+    lines += [f"| | {' | '.join(TITLES[case] for case in figures)} |", "|---" * (len(figures) + 1) + "|"]
+    for runtime in [name for name, row in next(iter(figures.values())).items() if isinstance(row, dict)]:
+        lines.append(f"| {runtime} | {' | '.join(_cell(found[runtime]) for found in figures.values())} |")
+    return "\n".join([*lines, ""])
 
 
 def table(title: str, record: dict[str, Any]) -> str:
@@ -66,7 +86,7 @@ def main() -> None:
     """Put the tables into the document."""
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    write_whole(DOCUMENT, [(before + BEGIN + tables(RECORDS) + END + after).encode()])
+    write_whole(DOCUMENT, [(before + BEGIN + all_tables() + END + after).encode()])
 
 
 if __name__ == "__main__":

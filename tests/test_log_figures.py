@@ -239,3 +239,22 @@ def test_how_much_more_the_noncentral_t_asks_for() -> None:
     more = {n: shift_seen(n - 1) / (quantile(0.975, n - 1) + quantile(0.8, n - 1)) - 1 for n in (2, 3, 8)}
     words = f"{more[2]:.0%} and {more[3]:.0%} larger there, {more[8]:.1%} with eight pairs".replace("%", " %")
     assert words in LOG
+
+
+def test_launches_of_a_step() -> None:
+    found = json.loads((RESULTS / "bench" / "launches.json").read_text())["figures"]
+    titles = {"ResNet-20": "resnet20", "ResNet-20, `latent`": "resnet20-latent", "ResNet-18": "resnet18"}
+    for title, case in titles.items():
+        cells = [f"{row['launches']}, {row['megabytes']:.0f} MB" for row in found[case].values()]
+        assert list(found[case]) == ["wordy", "norms", "together", "lean"]
+        assert f"| {title} | {' | '.join(cells)} |" in LOG
+
+
+def test_the_engine_in_a_page() -> None:
+    found = json.loads((RESULTS / "bench" / "page.json").read_text())["figures"]
+    large, small = found["resnet18"], found["resnet20"]
+    ratios = [large[f"onnxruntime-web{kind}"]["ratio"] for kind in (" int8", " int8, 2 threads", "")]
+    assert f"{large['lcrbnn']['median']:.1f} ms, one thread" in LOG
+    assert "8 bits {:.2f} times that, {:.2f} with two threads; its floats {:.2f} times".format(*ratios) in LOG
+    less = [small[f"onnxruntime-web{kind}"]["ratio"] for kind in (" int8", "")]
+    assert "ResNet-20: {:.2f} ms, {:.2f} and {:.2f} times".format(small["lcrbnn"]["median"], *less) in LOG

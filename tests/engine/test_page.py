@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bench.processes import ROOT, Worker
 from lcrbnn.cli._shipped import find_model
 from lcrbnn.engine import reference
 from lcrbnn.engine.format import read_model, to_bytes
@@ -94,6 +95,27 @@ def test_node_answers_as_the_compiled_engine(page: Path) -> None:
         found = np.array(answer["logits"], np.float32).reshape(logits.shape)
         assert np.abs(found - logits).max() <= 1e-5 * max(1, np.abs(logits).max()), name
     assert len(models) > 10
+
+
+def test_the_benchmark_of_a_page_times_calls_and_keeps_the_answers(page: Path, tmp_path: Path) -> None:
+    model = read_model(page / "model.bnn")
+    image = np.random.default_rng(2).standard_normal(model.shape).astype(np.float32)
+    (tmp_path / "image.bin").write_bytes(image.tobytes())
+    job = {"runtime": "lcrbnn", "model": str(page / "model.bnn"), "threads": 1, "shape": model.shape}
+    job |= {
+        "engine": str(page),
+        "modules": "",
+        "answers": str(tmp_path / "a.bin"),
+        "images": [str(tmp_path / "image.bin")],
+    }
+    worker = Worker(str(ROOT / "bench" / "one_page.mjs"), job, tmp_path / "log", {}, program=("node",))
+    worker.ready(60)
+    assert len(worker.ask(3, 60)["ms"]) == 3
+    assert "simd128" in worker.ask(1, 60)["kernels"]
+    worker.end()
+    with Engine(page / "model.bnn", kernel="scalar") as engine:
+        wanted = engine.run(image[None])[0]
+    assert np.allclose(np.fromfile(tmp_path / "a.bin", np.float32), wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_node_is_given_pixels_and_refuses_what_the_engine_refuses(page: Path) -> None:
