@@ -79,11 +79,12 @@ class BinaryLayer(nn.Module):
         return y
 
     def _one(self, a: Binary, w: Binary) -> Tensor:
-        early = self.scales_early and w.scale is not None and w.scale.numel() == w.signs.shape[0]
-        signs = w.signs * w.scale.reshape(-1, *[1] * (w.signs.dim() - 1)) if early and w.scale is not None else w.signs
-        y = self._combine(a, signs)
-        if w.scale is not None and not early:  # in the output's type: a wider scale would widen all that follows
-            y = y * _fitting(w.scale, y).to(y.dtype)
+        if self.scales_early and w.scale is not None and w.scale.numel() == w.signs.shape[0]:
+            y = self._combine(a, w.signs * w.scale.reshape(-1, *[1] * (w.signs.dim() - 1)))
+        else:
+            y = self._combine(a, w.signs)
+            if w.scale is not None:  # in the output's type: under autocast a wider scale would widen all that follows
+                y = y * _fitting(w.scale, y).to(y.dtype)
         if w.offset is None:
             return y
         # An offset multiplies the sum of the input under each window: a filter of ones a group.

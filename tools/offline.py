@@ -107,7 +107,7 @@ def _was_made(error: BaseException | None) -> bool:
 def _compiler_settings(lean: Lean) -> Iterator[None]:
     inductor, functorch = cast(Any, torch._inductor.config), cast(Any, torch._functorch.config)
     with (
-        inductor.patch(fx_graph_cache=False, **lean.compiler),
+        inductor.patch(fx_graph_cache=False, **lean.tell_compiler()),
         functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
     ):
         yield

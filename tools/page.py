@@ -33,12 +33,17 @@ def missing() -> str:
     return ", ".join([*programs, *(path for path in LIBRARIES if not Path(path).exists())])
 
 
+def engine_sources() -> list[str]:
+    """The engine's files, which CMakeLists.txt lists."""
+    listed = re.search(r"set\(PARTS ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())
+    return [str(ROOT / "native" / f"{part}.cpp") for part in (listed[1].split() if listed else ())]
+
+
 def build_engine(target: Path) -> None:
     """Compile the engine; the file appears whole."""
     if lacking := missing():
         raise Failed(f"the engine is not built for pages: {lacking} is missing; {(__doc__ or '').split('Takes ')[1]}")
-    listed = re.search(r"set\(PARTS ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())
-    sources = [str(ROOT / "native" / f"{part}.cpp") for part in (listed[1].split() if listed else ())]
+    sources = engine_sources()
     exports = [f"-Wl,--export=lcrbnn_{name}" for name in CALLS]
     part = target.with_name(target.name + ".part")
     done = subprocess.run(["clang++", *FLAGS, *exports, *sources, "-o", str(part)], capture_output=True, text=True)

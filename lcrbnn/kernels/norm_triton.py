@@ -26,6 +26,14 @@ def _is_last(count):
 
 
 @triton.jit
+def _some(few, parts, channels, channel, PROGRAMS: tl.constexpr):
+    """Some of the parts: their numbers, which of them there are, and where they lie."""
+    part = few * _PARTS + tl.arange(0, _PARTS)
+    there = (part[:, None] < PROGRAMS) & (channel < channels)[None, :]
+    return part, there, parts + part[:, None] * 2 * channels + channel[None, :]
+
+
+@triton.jit
 def _statistics(
     x, weights, biases, means, variances, parts, counts, out, rows, channels, eps, momentum,
     TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, PROGRAMS: tl.constexpr,
@@ -53,18 +61,14 @@ def _statistics(
         tl.store(counts + tl.program_id(1), 0)
         middle = tl.zeros((WIDTH,), dtype=tl.float32)
         for few in range((PROGRAMS + _PARTS - 1) // _PARTS):
-            part = few * _PARTS + tl.arange(0, _PARTS)
-            there = (part[:, None] < PROGRAMS) & known[None, :]
+            part, there, at = _some(few, parts, channels, channel, PROGRAMS)
             weight = tl.maximum(tl.minimum(rows - part * TILES * ROWS, TILES * ROWS), 0).to(tl.float32)
-            at = parts + part[:, None] * 2 * channels + channel[None, :]
             middle += tl.sum(weight[:, None] * tl.load(at, mask=there, other=0.0, cache_modifier=".cg"), 0)
         middle = middle / rows
         apart = tl.zeros((WIDTH,), dtype=tl.float32)
         for few in range((PROGRAMS + _PARTS - 1) // _PARTS):
-            part = few * _PARTS + tl.arange(0, _PARTS)
-            there = (part[:, None] < PROGRAMS) & known[None, :]
+            part, there, at = _some(few, parts, channels, channel, PROGRAMS)
             weight = tl.maximum(tl.minimum(rows - part * TILES * ROWS, TILES * ROWS), 0).to(tl.float32)
-            at = parts + part[:, None] * 2 * channels + channel[None, :]
             off = tl.load(at, mask=there, other=0.0, cache_modifier=".cg") - middle[None, :]
             inner = tl.load(at + channels, mask=there, other=0.0, cache_modifier=".cg")
             apart += tl.sum(tl.where(there, inner + weight[:, None] * off * off, 0.0), 0)
@@ -109,9 +113,7 @@ def _coefficients(
         both = tl.zeros((WIDTH,), dtype=tl.float32)
         aside = tl.zeros((WIDTH,), dtype=tl.float32)
         for few in range((PROGRAMS + _PARTS - 1) // _PARTS):
-            part = few * _PARTS + tl.arange(0, _PARTS)
-            there = (part[:, None] < PROGRAMS) & known[None, :]
-            at = parts + part[:, None] * 2 * channels + channel[None, :]
+            _part, there, at = _some(few, parts, channels, channel, PROGRAMS)
             both += tl.sum(tl.load(at, mask=there, other=0.0, cache_modifier=".cg"), 0)
             aside += tl.sum(tl.load(at + channels, mask=there, other=0.0, cache_modifier=".cg"), 0)
         slope = tl.load(kept + channel, mask=known, other=0.0)

@@ -39,9 +39,8 @@ class Lean:
                 held.enter_context(scaled_early(model))
             yield
 
-    @property
-    def compiler(self) -> dict[str, Any]:
-        """What torch.compile is to be told."""
+    def tell_compiler(self) -> dict[str, Any]:
+        """The options of torch.compile; which kernels may share a launch is said for the whole process."""
         if not self.together:
             return {}
         from torch._inductor.scheduler import ForeachKernelSchedulerNode

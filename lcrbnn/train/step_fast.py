@@ -72,7 +72,7 @@ class FastStep:
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = compiler.accumulated_recompile_limit = MOST
         self._lean = lean.CHOSEN if self.captured else lean.Lean()
-        self._forward = torch.compile(self._objective, fullgraph=True, options=self._lean.compiler or None)
+        self._forward = torch.compile(self._objective, fullgraph=True, options=self._lean.tell_compiler() or None)
         self._settle = torch.compile(self._booked, fullgraph=True)
         self._eager = EagerStep(spec, parts, train, ranks)
         self._counters: list[tuple[Any, Tensor]] = [

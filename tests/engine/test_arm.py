@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,9 +16,9 @@ from lcrbnn.engine.lib import Engine
 from tests.engine.graphs import grown, need_engine
 from tools.fuzz import small_models
 from tools.kernels import TARGETS, _run
+from tools.page import ROOT, engine_sources
 
 need_engine()
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +29,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     lacking = [tool for tool in (compiler, *runner) if shutil.which(tool) is None]
     if lacking and not os.environ.get("CI"):
         pytest.skip(f"{lacking[0]} is not installed")  # only another processor's engine needs it
-    listed = re.search(r"set\(PARTS ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())
-    assert listed is not None
-    sources = [str(ROOT / "native" / f"{part}.cpp") for part in ("main", *listed[1].split())]
+    sources = [str(ROOT / "native" / "main.cpp"), *engine_sources()]
     made = tmp_path_factory.mktemp("arm") / "lcrbnn-run"
     _run([compiler, "-std=c++17", "-O2", "-ffp-contract=off", "-pthread", *flags, *sources, "-o", str(made)])
     return [*runner, str(made)]

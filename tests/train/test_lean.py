@@ -152,8 +152,8 @@ def test_the_compiler_is_told() -> None:
 
     before = ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
     try:
-        assert Lean().compiler == {}
-        assert Lean(together=True).compiler == {"combo_kernels": True}
+        assert Lean().tell_compiler() == {}
+        assert Lean(together=True).tell_compiler() == {"combo_kernels": True}
         assert ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels is groups
     finally:
         ForeachKernelSchedulerNode.set_group_algorithm_for_combo_kernels(before)
