@@ -49,7 +49,7 @@ class Lean:
         return {"combo_kernels": True}
 
 
-CHOSEN = Lean()  # what steps on a GPU have
+CHOSEN = Lean(norms=True, scales=True, together=True)  # what steps on a GPU have
 
 
 def groups(scheduler: Any) -> list[list[Any]]:
