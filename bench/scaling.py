@@ -106,7 +106,7 @@ def decoding(rounds: int) -> float:
 
 def load_of(name: str) -> Load:
     """ResNet-18 at 224 pixels: its step on an H200 is that of the record."""
-    record = read_record(ROOT / "results" / "bench" / "gpu-steps-resnet18-224.json")
+    record = read_record(ROOT / "results" / "bench" / "wordy" / "gpu-steps-resnet18-224.json")
     if record["settings"]["model"] != name:
         raise InputError(f"the record is of {record['settings']['model']}; got {name}")
     known = record["figures"]["ms_per_step"] / 1e3 / record["settings"]["batch"]

@@ -102,6 +102,13 @@ def test_the_literal_form_does_not_gain_what_the_paper_says() -> None:
     assert gain.high < round(double["paper"] - double["none"], 2) == 0.7
 
 
+def test_with_real_activations_retention_gains_nothing() -> None:
+    gain = compared("cifar10-weights/none", "cifar10-weights/default", 3, on_test)
+    assert str(gain) == "-0.09 [-0.27, +0.09]"
+    assert gain.high < 0.4
+    assert compared("cifar10-weights/none", "cifar10-weights/paper", 3, on_test).high < 0
+
+
 def test_a_published_figure_is_above_the_papers() -> None:
     double = read_promise(ROOT / "results" / "plan.toml").tables["double"]
     ours = max(row.paper for row in double.rows if row.paper is not None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lcrbnn.study.paired import paired, quantile, shift_seen
+from lcrbnn.study.plan import read_plan
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -258,3 +259,46 @@ def test_the_engine_in_a_page() -> None:
     assert "8 bits {:.2f} times that, {:.2f} with two threads; its floats {:.2f} times".format(*ratios) in LOG
     less = [small[f"onnxruntime-web{kind}"]["ratio"] for kind in (" int8", "")]
     assert "ResNet-20: {:.2f} ms, {:.2f} and {:.2f} times".format(small["lcrbnn"]["median"], *less) in LOG
+
+
+def test_binary_weights_with_real_activations() -> None:
+    for title, name in (("without", "none"), ("`default`", "default"), ("`paper`, λ = .00001", "paper")):
+        found = runs(f"cifar10-weights/{name}")
+        tests = [run["readings"][0]["top1"] for run in found]
+        ratios = [ratio for run in found for ratio in run["figures"]["last"]["ratios"]]
+        ends = f"{min(ratios):.2f} {max(ratios):.2f}".replace("0.", ".")
+        mean = f"{statistics.fmean(tests):.2f} ({statistics.stdev(tests):.2f})"
+        train = listed(last(f"cifar10-weights/{name}", "train"))
+        assert f"| {title} | {listed(tests)} | {mean} | {train} | {ends} |" in LOG
+        if name == "none":
+            assert f"real activations {statistics.fmean(tests):.2f} % without and" in (ROOT / "README.md").read_text()
+
+
+def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
+    (real,) = runs("cifar10-resnet18-real/none", 1)
+    assert f"In full precision: {real['readings'][0]['top1']:.2f} %" in LOG
+    plan = read_plan(ROOT / "studies" / "cifar10-resnet18-diagnosis.toml")
+    ends = {arm: runs(f"cifar10-resnet18-diagnosis/{arm}", 1)[0]["figures"]["last"] for arm in plan.arms}
+    for arm, end in ends.items():
+        shown = "`none`, the recipe" if arm == "none" else f"`{arm}`"
+        assert f"| {shown} | {end['valid']:.2f} | {end['train']:.2f} |" in LOG
+    assert max(ends, key=lambda arm: ends[arm]["valid"]) == "recu"
+
+
+def test_lean_steps_on_a_gpu() -> None:
+    pairs = ("resnet20-five", "resnet20-five-latent", "resnet18-three")
+    cases = dict.fromkeys(pairs, "") | {f"{case}-lean": "time" for case in pairs}
+    cases |= {"resnet20": "alone"} | {f"resnet20-{form}": "both" for form in ("latent", "paper", "paper-blocks")}
+    for case, shown in cases.items():
+        found = json.loads((RESULTS / "bench" / f"gpu-steps-{case}.json").read_text())["figures"]
+        row = f"| {found['images_per_second'] / 1000:.1f} k | {found['ms_per_step']:.3f} |"
+        row += f" {found['time_ratio']:.3f} |" if shown in ("time", "both") else " |"
+        row += {"alone": " |", "both": f" {found.get('memory_ratio', 0):.2f} |"}.get(shown, "")
+        assert row in LOG
+    lean, kept = (
+        json.loads((RESULTS / "bench" / f"gpu-steps-resnet20-five{form}-lean.json").read_text())["figures"][
+            "ms_per_step"
+        ]
+        for form in ("", "-latent")
+    )
+    assert f"{100 * (kept / lean - 1):.1f} % with five runs side by side" in LOG
