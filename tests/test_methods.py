@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
@@ -296,3 +297,33 @@ def test_linear_layers_take_every_method(row: Method) -> None:
     layer(x).square().sum().backward()
     assert x.grad is not None
     assert x.grad.abs().sum() > 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Halves of two methods.
+
+
+def test_two_methods_give_a_half_each() -> None:
+    mixed = method("irnet/recu", t_max=1.0)
+    weight, x = torch.randn(4, 3, 3, 3), torch.randn(2, 3, 5, 5)
+    ours, theirs = mixed.weight_binarizer(weight), METHODS["irnet"].configure(t_max=1.0).weight_binarizer(weight)
+    assert type(ours) is type(theirs)
+    assert type(mixed.activation_binarizer(3)) is type(METHODS["recu"].activation_binarizer(3))
+    layer = BinaryConv2d.of(nn.Conv2d(3, 4, 3), mixed)
+    assert layer(x).shape == (2, 4, 3, 3)
+    assert method("recu/dorefa").bit_widths == method("dorefa").bit_widths
+    assert method("irnet/recu", "1/32").activation_binarizer(3) is None
+    assert method("irnet/irnet").configure("1/32").weight_binarizer(weight).annealing.t == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("irnet/recuu", "no binarisation method is called 'recuu'"),
+        ("irnet/bwn", "bwn leaves activations real: it cannot be the second half of irnet/bwn"),
+        ("a/b/c", "no binarisation method is called 'a/b/c'"),
+    ],
+)
+def test_halves_that_there_are_not(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        method(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -281,3 +283,16 @@ def test_a_record_that_a_table_cannot_use_is_one_sentence(
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_recipes_say_what_their_runs_came_to() -> None:
+    told = []
+    for path in sorted((ROOT / "studies").glob("*.toml")):
+        plan = tomllib.loads(path.read_text())
+        records = [json.loads(one.read_text()) for one in (ROOT / "results" / path.stem / "none").glob("seed-*.json")]
+        tests = [record["readings"][0]["top1"] for record in records if record.get("readings")]
+        if tests and len(tests) == len(plan["seeds"]):
+            recipe = (ROOT / "lcrbnn" / "recipes" / f"{plan['recipe']}.toml").read_text()
+            told.append(plan["recipe"])
+            assert f"Here: {statistics.fmean(tests):.2f} %" in recipe, plan["recipe"]
+    assert len(told) >= 5

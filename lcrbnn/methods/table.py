@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lcrbnn.errors import InputError, choose
@@ -156,10 +157,31 @@ METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 def method(name: str | Method, bits: str | None = None, **options: Any) -> Method:
     """Look up a method and choose its bits ("1/1", "1/32", for dorefa also "1/2") and options.
 
+    "irnet/recu" has the weights of the first and the activations of the second.
+
     >>> method("irnet", "1/32").chosen_bits
     32
     """
-    row = name if isinstance(name, Method) else choose(METHODS, name, "binarisation method")
+    row = name if isinstance(name, Method) else _row(name)
     if not isinstance(bits, str | None):
         raise InputError(f'bits are written "weights/activations", as in "1/1" or "1/32"; got {bits!r}')
     return row.configure(bits, **options)
+
+
+def _row(name: str) -> Method:
+    halves = str(name).split("/")
+    if len(halves) != 2:
+        return choose(METHODS, name, "binarisation method")
+    weights, activations = (choose(METHODS, half, "binarisation method") for half in halves)
+    if activations.activation_bits == (32,):
+        raise InputError(f"{activations.name} leaves activations real: it cannot be the second half of {name}")
+    return replace(
+        weights,
+        name=name,
+        paper=f"{weights.paper}; {activations.paper}",
+        summary=f"the weights of {weights.name}, the activations of {activations.name}",
+        activation=activations.activation,
+        activation_bits=activations.activation_bits,
+        two_steps=activations.two_steps,
+        alike="",
+    )

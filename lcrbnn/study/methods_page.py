@@ -19,7 +19,8 @@ otherwise, and what was chosen where a paper or its code is silent. *Exported*: 
 ![forward and gradient of every method](methods.svg)
 
 Value in blue, slope (what backward takes for the derivative) in orange, at three moments of training, in evaluation
-mode. Learned numbers are drawn at 0.5. Beside retention there are other regularisers: `lcrbnn/regularizers/`.
+mode. Learned numbers are drawn at 0.5. Halves go together: `--method irnet/recu` has the weights of the first and the
+activations of the second. Beside retention there are other regularisers: `lcrbnn/regularizers/`.
 """
 
 

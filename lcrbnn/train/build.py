@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lcrbnn.errors import InputError, choose, refuse_unknown
 from lcrbnn.layers import BinaryLayer
-from lcrbnn.methods import METHODS, Method
+from lcrbnn.methods import Method
+from lcrbnn.methods import method as find_method
 from lcrbnn.methods.reactnet import ReactActivation
 from lcrbnn.models import Network, network
 from lcrbnn.models.blocks import RPReLU
@@ -133,7 +134,7 @@ def _method(spec: Spec) -> Method | None:
         if options or spec.bits:
             raise InputError("full precision has neither bits nor method_options")
         return None
-    row = choose(METHODS, spec.method, "binarisation method")
+    row = find_method(spec.method)
     refuse_unknown(options, row.option_names(), f"option of {row.name}")
     return row.configure(spec.bits or None, **options)
 

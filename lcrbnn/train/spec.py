@@ -94,7 +94,7 @@ class Spec:
     classes: int = _count(0, "classes of the data set 'folder'; 0: as many as it has when the run starts", low=0)
     skip_broken: bool = _flag(False, "read every image first and leave out the broken ones; the record lists them")
     model: str = _text("resnet8-double", "network (lcrbnn models lists them)")
-    method: str = _text("irnet", "binarisation method (lcrbnn methods lists them), or real for full precision")
+    method: str = _text("irnet", "binarisation method (lcrbnn methods lists them), WEIGHTS/ACTIVATIONS of two, or real")
     bits: str = _text("", "weights/activations, such as 1/1 or 1/32; the method's own if empty")
     method_options: tuple[str, ...] = _list("options of the method, such as t_min=0.1")
     start: str = _text(
