@@ -208,6 +208,7 @@ def _gpu() -> Iterator[None]:
         (hints.DeviceProperties, "create", staticmethod(lambda _device: properties)),
         (scheduler, "has_triton", lambda *_: True),
         (torch.utils._triton, "triton_hash_with_backend", lambda: ""),
+        (torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.channels_last),  # cuDNN's, of such maps
         (reinplace._inplace_generalized_scatter, "__code__", _unscattered.__code__),  # known by itself, not by name
     ]
     with ExitStack() as held:

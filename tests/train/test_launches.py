@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from bench.cases import CASES, LEANS, rehearsed
@@ -41,3 +44,14 @@ def test_a_lean_step_has_few_launches() -> None:
         found[lean] = (forward.number, back.number)
     assert found["lean"][0] < 0.7 * found["wordy"][0]
     assert found["lean"][1] < 0.7 * found["wordy"][1]
+
+
+@pytest.mark.slow
+def test_maps_stay_as_the_convolutions_of_a_gpu_leave_them() -> None:
+    from tools.offline import code_of
+
+    forward, _ = code_of(replace(CASES["resnet18"], data="synthetic-8"), LEANS["lean"])
+    size = r"assert_size_stride\(\w+, \([\d, ]*\), \(([\d, ]*)\)"
+    maps = re.findall(rf"extern_kernels\.convolution\(.*\n\s*{size}", forward)
+    assert len(maps) == 15  # the others are the package's own
+    assert all(strides.split(", ")[1] == "1" for strides in maps)
