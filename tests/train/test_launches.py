@@ -46,7 +46,7 @@ def test_a_lean_step_has_few_launches() -> None:
     assert found["lean"][1] < 0.7 * found["wordy"][1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # so does one here
 def test_maps_stay_as_the_convolutions_of_a_gpu_leave_them() -> None:
     from tools.offline import code_of
 
