@@ -19,7 +19,8 @@ class FusedNorm2d(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, h, w) -> the same shape."""
-        if not (self.training and torch.compiler.is_compiling() and takes_norm(x)):
+        moving = self.training and self.track_running_stats  # statistics may be frozen for a pass
+        if not (moving and torch.compiler.is_compiling() and takes_norm(x)):
             return super().forward(x)
         assert self.running_mean is not None
         assert self.running_var is not None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lcrbnn.layers import BinaryConv2d, fit, scaled_early
 from lcrbnn.methods import METHODS
 from lcrbnn.models import network
+from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.fused_norm import FusedNorm2d, fused_norms
 from lcrbnn.train.lean import TOGETHER, Lean, groups
 from tests.kernels.interpreted import run_interpreted
@@ -97,6 +98,30 @@ def test_a_compiled_network_with_fused_norms_has_the_gradients_and_statistics_of
         assert error < 1e-3, backend  # a sign near 0 would make it far larger
         assert count > 20
         assert variance != [1.0, 1.0]
+
+
+def twice() -> dict[str, Any]:
+    """Two passes in one graph, the second with frozen statistics: how often they moved, plain and fused."""
+    found: dict[str, Any] = {}
+    for name, lean in (("plain", Lean()), ("fused", Lean(norms=True))):
+        torch._dynamo.reset()
+        norm = nn.BatchNorm2d(4)
+        x = torch.arange(256.0).reshape(8, 4, 2, 4).contiguous(memory_format=torch.channels_last)
+
+        def passes(x: Tensor, norm: nn.Module = norm) -> Tensor:
+            y = norm(x)
+            with frozen_statistics(norm):
+                return y.sum() + norm(2 * x).sum()
+
+        with lean.on(norm, short=False):
+            torch.compile(passes, fullgraph=True, backend="aot_eager")(x)
+        found[name] = norm.running_mean.tolist()
+    return found
+
+
+def test_frozen_statistics_stay_where_they_are() -> None:
+    found = run_interpreted(twice)
+    assert found["fused"] == pytest.approx(found["plain"])
 
 
 class Node:
