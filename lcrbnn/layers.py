@@ -23,6 +23,7 @@ class BinaryLayer(nn.Module):
     bias: Any  # Tensor or None: torch types it one way in Conv2d and another in Linear
     method: Method
     watched = ""  # what hooks of the package look at in its network: see retention.capture
+    scales_early = False  # see scaled_early(); here too for networks that were pickled before it was there
 
     def _install(self, chosen: Method, channels: int) -> None:
         # After nn.Conv2d / nn.Linear made the weight: methods size themselves from it.

@@ -39,7 +39,7 @@ def fused_norms(model: nn.Module) -> Iterator[None]:
     changed = [norm for norm in model.modules() if type(norm) is nn.BatchNorm2d and _suits(norm)]
     for norm in changed:
         norm.__class__ = FusedNorm2d
-        if "ahead" not in norm.__dict__:
+        if "ahead" not in norm.__dict__ or norm.ahead.device != norm.weight.device:
             norm.ahead, norm.back = (counts_for(norm.num_features, norm.weight.device) for _ in range(2))
     try:
         yield

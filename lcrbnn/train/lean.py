@@ -26,16 +26,16 @@ class Lean:
     """Which of the three a step has."""
 
     norms: bool = False
-    scales: bool = False  # in 16 bits only: there the sums that come are rounded once instead of twice
+    scales: bool = False  # in bfloat16 only: in float32 sums of signs stay whole, in float16 1 / scale could overflow
     together: bool = False
 
     @contextmanager
-    def on(self, model: nn.Module, short: bool) -> Iterator[None]:
-        """Inside, the network is as the compiler is to see it; `short`: products are taken in 16 bits."""
+    def on(self, model: nn.Module, precision: str) -> Iterator[None]:
+        """Inside, the network is as the compiler is to see it; `precision` is a row of PRECISIONS."""
         with ExitStack() as held:
             if self.norms:
                 held.enter_context(fused_norms(model))
-            if self.scales and short:
+            if self.scales and precision == "bfloat16":
                 held.enter_context(scaled_early(model))
             yield
 

@@ -23,7 +23,7 @@ from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
 from lcrbnn.train.feeds import feed_of
-from lcrbnn.train.objective import SHORT, SUMS, go_back, gradients_of, objective, push
+from lcrbnn.train.objective import SUMS, go_back, gradients_of, objective, push
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.replay import Replay
@@ -131,7 +131,7 @@ class FastStep:
         """
         if self._graph is None or not self.spec.retains:
             return None
-        with self._on_stream(), _undone(self._buffers()):
+        with self._after_all(), self._on_stream(), _undone(self._buffers()):
             self.feed.show_sample()
             self._count.zero_()
             much = MUCH * max(self._full, 1e-6)
@@ -212,15 +212,18 @@ class FastStep:
 
     def _ready(self) -> None:
         self._graph = True
-        self._body()
+        self._warm_up(1 + WARM_UP if self.captured else 1)
         if self.captured:
-            for _ in range(WARM_UP):
-                self._body()
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self.stream, capture_error_mode=self._mode):
                 self._body()
         self._look = Replay(self._gradient, self._graph, self.stream, self._mode)
+
+    def _warm_up(self, times: int) -> None:
+        for _ in range(times):
+            self._body()
+            self._count.fill_(self._step)  # always the same step: there may be no other in this epoch
 
     def _use_lr_tensor(self) -> None:
         for group in self.parts.optimizer.param_groups:
@@ -240,8 +243,19 @@ class FastStep:
     @contextmanager
     def _seen(self) -> Iterator[None]:
         """Inside, the network is as the compiler is to see it."""
-        with _uncounted(self._counters), self._lean.on(self.parts.model, self.spec.precision in SHORT):
+        with _uncounted(self._counters), self._lean.on(self.parts.model, self.spec.precision):
             yield
+
+    @contextmanager
+    def _after_all(self) -> Iterator[None]:
+        """What is inside waits for what was asked for before, and what comes after waits for it."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        try:
+            yield
+        finally:
+            if self.stream is not None:
+                torch.cuda.current_stream().wait_stream(self.stream)
 
     def _on_stream(self) -> Any:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)

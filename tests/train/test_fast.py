@@ -21,7 +21,7 @@ from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
 from lcrbnn.train.evaluate import look
 from lcrbnn.train.step_eager import EagerStep
-from lcrbnn.train.step_fast import FastStep
+from lcrbnn.train.step_fast import WARM_UP, FastStep
 from tests.train.helpers import OFTEN, ROOT, SMALL, Crash, arrays, crash_after, log, small_run
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
@@ -177,3 +177,12 @@ def test_a_process_may_compile_the_steps_of_every_run_that_is_planned(monkeypatc
     steps(FastStep, SPEC.but(batch=2000, drop_last=False), 0)  # nothing is compiled: no batch is whole
     planned = sum(len(read_plan(path).jobs()) for path in (ROOT / "studies").glob("*.toml"))
     assert all(getattr(torch._dynamo.config, name) > planned > 64 for name in limits)
+
+
+def test_a_gpu_warms_up_with_the_last_step_of_an_epoch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_up = FastStep._warm_up
+    monkeypatch.setattr(FastStep, "_warm_up", lambda self, times: warm_up(self, 1 + WARM_UP))  # as where it is captured
+    spec = SPEC.but(weight=0.0, ramp=0.0)
+    whole = len(read_digits().train.labels) // spec.batch
+    plain, fast = (steps(kind, spec, 1, first=whole - 1)[0] for kind in (EagerStep, FastStep))
+    assert torch.allclose(flat(plain, "value"), flat(fast, "value"), atol=1e-5)

@@ -47,15 +47,16 @@ def test_what_the_compiler_sees_is_put_back() -> None:
     net = network("resnet8-double", "irnet", image=8)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     kinds = [type(module) for module in net.modules()]
-    with suppress(KeyError), Lean(norms=True, scales=True).on(net, short=True):
+    with suppress(KeyError), Lean(norms=True, scales=True).on(net, "bfloat16"):
         assert any(isinstance(module, FusedNorm2d) for module in net.modules())
         assert all(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
         raise KeyError
     assert [type(module) for module in net.modules()] == kinds
     assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
     assert before.keys() == net.state_dict().keys()
-    with Lean(norms=True, scales=True).on(net, short=False):  # in 32 bits sums of signs stay whole numbers
-        assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
+    for precision in ("float32", "float16"):
+        with Lean(norms=True, scales=True).on(net, precision):
+            assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
 
 
 def test_norms_that_the_kernels_cannot_do_are_left_alone() -> None:
@@ -71,7 +72,7 @@ def gradients(net: nn.Module, images: Tensor, lean: Lean, backend: str) -> tuple
     compiled = torch.compile(lambda x: F.cross_entropy(net(x), torch.arange(len(x))), fullgraph=True, backend=backend)
     net.zero_grad()
     for _ in range(2):
-        with lean.on(net, short=False):
+        with lean.on(net, "float32"):
             loss = compiled(images)
         loss.backward()
     return [p.grad for p in net.parameters()], [b.clone() for b in net.buffers() if b.is_floating_point()]
@@ -113,7 +114,7 @@ def twice() -> dict[str, Any]:
             with frozen_statistics(norm):
                 return y.sum() + norm(2 * x).sum()
 
-        with lean.on(norm, short=False):
+        with lean.on(norm, "float32"):
             torch.compile(passes, fullgraph=True, backend="aot_eager")(x)
         found[name] = norm.running_mean.tolist()
     return found
