@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.kernels.norm import counts_for, normalize, statistics, takes_norm
+from lcrbnn.train.reclassed import reclassed
 
 
 class FusedNorm2d(nn.BatchNorm2d):
@@ -37,15 +38,12 @@ class FusedNorm2d(nn.BatchNorm2d):
 def fused_norms(model: nn.Module) -> Iterator[None]:
     """Inside, the batch norms of a network are such ones, in their places; afterwards they are torch's again."""
     changed = [norm for norm in model.modules() if type(norm) is nn.BatchNorm2d and _suits(norm)]
-    for norm in changed:
-        norm.__class__ = FusedNorm2d
-        if "ahead" not in norm.__dict__ or norm.ahead.device != norm.weight.device:
-            norm.ahead, norm.back = (counts_for(norm.num_features, norm.weight.device) for _ in range(2))
-    try:
-        yield
-    finally:
+    with reclassed(changed, FusedNorm2d):
         for norm in changed:
-            norm.__class__ = nn.BatchNorm2d
+            assert isinstance(norm, FusedNorm2d)
+            if "ahead" not in norm.__dict__ or norm.ahead.device != norm.weight.device:
+                norm.ahead, norm.back = (counts_for(norm.num_features, norm.weight.device) for _ in range(2))
+        yield
 
 
 def _suits(norm: nn.BatchNorm2d) -> bool:

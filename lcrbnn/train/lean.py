@@ -1,7 +1,7 @@
 """A compiled step in fewer launches: a network of small maps, several runs side by side, spends its time on them.
 
-Three things, which a benchmark can choose apart (bench/cases.py): batch norms add up in one launch instead of three;
-the scale of a binary weight is multiplied into the weight, a few thousand numbers, instead of into the map, so that
+Three things, which a benchmark can choose apart (bench/cases.py): batch norms add up in one launch instead of three,
+and a pool to one pixel is a mean; the scale of a binary weight is multiplied into the weight, a few thousand numbers, instead of into the map, so that
 nothing stands between a convolution and its norm; and small kernels that do not depend on each other share a launch.
 """
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from lcrbnn.layers import scaled_early
 from lcrbnn.train.fused_norm import fused_norms
+from lcrbnn.train.mean_pool import mean_pools
 
 TOGETHER = 20  # kernels that share a launch, at most
 
@@ -35,6 +36,7 @@ class Lean:
         with ExitStack() as held:
             if self.norms:
                 held.enter_context(fused_norms(model))
+                held.enter_context(mean_pools(model))
             if self.scales and precision == "bfloat16":
                 held.enter_context(scaled_early(model))
             yield

@@ -17,6 +17,7 @@ from lcrbnn.models import network
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.fused_norm import FusedNorm2d, fused_norms
 from lcrbnn.train.lean import TOGETHER, Lean, groups
+from lcrbnn.train.mean_pool import MeanPool2d, mean_pools
 from tests.kernels.interpreted import run_interpreted
 
 
@@ -57,6 +58,16 @@ def test_what_the_compiler_sees_is_put_back() -> None:
     for precision in ("float32", "float16"):
         with Lean(norms=True, scales=True).on(net, precision):
             assert not any(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
+
+
+def test_a_pool_to_one_pixel_is_a_mean_and_others_are_left_alone() -> None:
+    pools = nn.ModuleList([nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d((1, 1)), nn.AdaptiveAvgPool2d(2)])
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    plain = [pool(x) for pool in pools]
+    with mean_pools(pools):
+        assert [type(pool) is MeanPool2d for pool in pools] == [True, True, False]
+        assert all(torch.allclose(pool(x), y, atol=1e-14) for pool, y in zip(pools, plain, strict=True))
+    assert all(type(pool) is nn.AdaptiveAvgPool2d for pool in pools)
 
 
 def test_norms_that_the_kernels_cannot_do_are_left_alone() -> None:
