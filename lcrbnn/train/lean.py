@@ -1,8 +1,9 @@
 """A compiled step in fewer launches: a network of small maps, several runs side by side, spends its time on them.
 
 Three things, which a benchmark can choose apart (bench/cases.py): batch norms add up in one launch instead of three,
-and a pool to one pixel is a mean; the scale of a binary weight is multiplied into the weight, a few thousand numbers, instead of into the map, so that
-nothing stands between a convolution and its norm; and small kernels that do not depend on each other share a launch.
+and a pool to one pixel is a mean; the scale of a binary weight is multiplied into the weight, a few thousand numbers,
+instead of into the map, so that nothing stands between a convolution and its norm; and small kernels that do not depend
+on each other share a launch.
 """
 
 from __future__ import annotations
