@@ -274,7 +274,27 @@ def test_binary_weights_with_real_activations() -> None:
             assert f"real activations {statistics.fmean(tests):.2f} % without and" in (ROOT / "README.md").read_text()
 
 
+def test_how_the_literal_form_ends_runs_with_real_activations() -> None:
+    found = json.loads((RESULTS / "logs-weights.json").read_text())["figures"]
+    logs = [found[f"cifar10-weights/paper/seed-{seed}"] for seed in range(3)]
+    for seed, log in enumerate(logs):
+        assert [f"{log['train'][-1]:.2f}"] == [f"{last('cifar10-weights/paper', 'train')[seed]:.2f}"]
+    first = [next(i for i, lip in enumerate(log["lip"]) if lip > 1000) for log in logs]
+    blows = [*(log["lip"][i] for log, i in zip(logs, first, strict=True)), *(i + 1 for i in first)]
+    assert "L_Lip of {:.0f}, {:.0f} and {:.0f} in epochs {}, {} and {}, up to ".format(*blows) in LOG
+    assert f"up to {max(max(log['lip']) for log in logs):.0f} later" in LOG
+    train = logs[0]["train"]
+    assert f"regains, {train[349]:.2f} % of its images in epoch 350" in LOG
+    assert train[357] < train[356] / 2
+    pairs = zip(
+        *([run["readings"][0]["top1"] for run in runs(f"cifar10-weights/{arm}")] for arm in ("none", "default"))
+    )
+    assert f"The three differences, {minus(listed([b - a for a, b in pairs]))}, are close" in LOG
+
+
 def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
+    real20 = [run["readings"][0]["top1"] for run in runs("cifar10-real/none")]
+    assert f"are within {max(real20) - min(real20):.2f} of each other" in (ROOT / "docs" / "claims.md").read_text()
     (real,) = runs("cifar10-resnet18-real/none", 1)
     assert f"In full precision: {real['readings'][0]['top1']:.2f} %" in LOG
     plan = read_plan(ROOT / "studies" / "cifar10-resnet18-diagnosis.toml")
