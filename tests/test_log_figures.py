@@ -286,10 +286,9 @@ def test_how_the_literal_form_ends_runs_with_real_activations() -> None:
     train = logs[0]["train"]
     assert f"regains, {train[349]:.2f} % of its images in epoch 350" in LOG
     assert train[357] < train[356] / 2
-    pairs = zip(
-        *([run["readings"][0]["top1"] for run in runs(f"cifar10-weights/{arm}")] for arm in ("none", "default"))
-    )
-    assert f"The three differences, {minus(listed([b - a for a, b in pairs]))}, are close" in LOG
+    arms = [[run["readings"][0]["top1"] for run in runs(f"cifar10-weights/{arm}")] for arm in ("none", "default")]
+    apart = [kept - plain for plain, kept in zip(*arms, strict=True)]
+    assert f"The three differences, {minus(listed(apart))}, are close" in LOG
 
 
 def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
