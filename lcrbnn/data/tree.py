@@ -6,7 +6,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import lru_cache
+from pathlib import Path
+from posixpath import splitext
 
 import numpy as np
 
@@ -17,9 +19,10 @@ from lcrbnn.errors import InputError
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "val")
 LABELS = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # of a val without class folders
-KAGGLE = PurePosixPath("ILSVRC/Data/CLS-LOC")  # of ImageNet as Kaggle gives it: train and val
+KAGGLE = ("ILSVRC", "Data", "CLS-LOC")  # of ImageNet as Kaggle gives it: train and val
 
-Named = dict[PurePosixPath, Member]  # by the path from train or val on
+Parts = tuple[str, ...]  # of a path; there are millions of them, and Path objects would take most of the time
+Named = dict[Parts, Member]  # by the path from train or val on
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,38 @@ def find_tree(folder: Path, *usual: str) -> Tree:
         raise InputError(
             f"{folder} has no images for training: neither a folder train nor train*.zip or train*.tar{inside}"
         )
+    state = _state(where)
+    return _index(where) if state is None else _remembered(where, state)
+
+
+State = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, last change, inode
+
+
+def _state(where: Path) -> State | None:
+    """What tells whether archives are still the same; None of folders, in which a file can change unseen."""
+    if not where.is_file() and any((where / split).is_dir() for split in SPLITS):
+        return None
+    held = [where] if where.is_file() else [one for split in SPLITS for one in _archives(where, split)]
+    held += [top / name for top in _tops(where) for name in LABELS if (top / name).is_file()]
+    found = ((str(one), one.stat()) for one in held)
+    return tuple((path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found)
+
+
+@lru_cache(maxsize=1)
+def _remembered(where: Path, state: State) -> Tree:
+    """The tree of archives in this state: every run of a study, and every reading after it, asks for it again."""
+    return _index(where)
+
+
+def _index(where: Path) -> Tree:
     named, folders = _named(where)
-    train = {path: one for path, one in named.items() if path.parts[0] == "train" and _is_picture(path)}
-    test = {path: one for path, one in named.items() if path.parts[0] == "val" and _is_picture(path)}
+    train, test = ({at: one for at, one in named.items() if at[0] == split and _is_picture(at)} for split in SPLITS)
     classes = _classes(where, train, folders)
     for split, found in zip(SPLITS, (train, test), strict=True):
         if not found:
             raise InputError(f"{where} has no images in {split}; looked for {', '.join(PICTURES)}")
-    flat = all(path.parts[1] not in classes for path in test)
+    known = set(classes)
+    flat = all(at[1] not in known for at in test)
     labels = _listed_labels(where, named, classes) if flat else {}
     return Tree(_listing(where, train, classes, {}), _listing(where, test, classes, labels), tuple(classes))
 
@@ -92,35 +119,35 @@ def _archives(place: Path, split: str) -> list[Path]:
     return [p for p in held if p.suffix.lower() in ARCHIVES and p.name.startswith(starts)]
 
 
-def _named(where: Path) -> tuple[Named, dict[PurePosixPath, str]]:
+def _named(where: Path) -> tuple[Named, dict[Parts, str]]:
     """Everything in train and val, by its path from there on; sorted, so that all forms of a tree are one order.
 
     Folders that archives name are told apart, each with its name for messages.
     """
     found: Named = {}
-    folders: dict[PurePosixPath, str] = {}
-    for path, member in _members(where):
+    folders: dict[Parts, str] = {}
+    for at, member in _members(where):
         if isinstance(member, str):
-            folders[path] = member
+            folders[at] = member
             continue
-        if path in found:
-            raise InputError(f"{path} is there twice: {found[path].name} and {member.name}")
-        found[path] = member
-    return dict(sorted(found.items(), key=lambda item: item[0].parts)), folders
+        if at in found:
+            raise InputError(f"{'/'.join(at)} is there twice: {found[at].name} and {member.name}")
+        found[at] = member
+    return {at: found[at] for at in sorted(found)}, folders
 
 
-def _members(where: Path) -> Iterator[tuple[PurePosixPath, Member | str]]:
+def _members(where: Path) -> Iterator[tuple[Parts, Member | str]]:
     if where.is_file():
         yield from _archived(where, None)
         return
     for name in LABELS:
         held = next((str(place / name) for place in _tops(where) if (place / name).is_file()), None)
         if held is not None:
-            yield PurePosixPath("val", name), Member(held, held)
+            yield ("val", name), Member(held, held)
     for split in SPLITS:
         if (where / split).is_dir():
-            for path in _walk(str(where / split)):
-                yield PurePosixPath(split, os.path.relpath(path, where / split)), Member(path, path)
+            for at, path in _walk(str(where / split), (split,)):
+                yield at, Member(path, path)
         for archive in _archives(where, split):
             yield from _archived(archive, split)
 
@@ -128,10 +155,10 @@ def _members(where: Path) -> Iterator[tuple[PurePosixPath, Member | str]]:
 def _tops(where: Path) -> list[Path]:
     """Where a file of labels may lie: beside val; of Kaggle's ImageNet, at the top of what is downloaded."""
     whole = where.absolute()
-    return [where, whole.parents[2]] if whole.parts[-3:] == KAGGLE.parts else [where]
+    return [where, whole.parents[2]] if whole.parts[-3:] == KAGGLE else [where]
 
 
-def _walk(folder: str) -> Iterator[str]:
+def _walk(folder: str, at: Parts) -> Iterator[tuple[Parts, str]]:
     """The files below a folder, links to folders included: data sets are often put together of links."""
     try:
         with os.scandir(folder) as entries:
@@ -139,38 +166,38 @@ def _walk(folder: str) -> Iterator[str]:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    yield from _walk(entry.path)
+                    yield from _walk(entry.path, (*at, entry.name))
                 else:
-                    yield entry.path
+                    yield (*at, entry.name), entry.path
     except OSError as error:
         raise InputError(f"{folder} cannot be looked into: {error.strerror}") from None
 
 
-def _archived(archive: Path, split: str | None) -> Iterator[tuple[PurePosixPath, Member | str]]:
+def _archived(archive: Path, split: str | None) -> Iterator[tuple[Parts, Member | str]]:
     """What an archive holds, from train or val on; where its names have neither, its own name says which it is."""
     entries = [(_parts(archive, name), name, member) for name, member in members_of(archive)]
-    shown = [one for one in entries if one[0] and not any(part.startswith((".", "__MACOSX")) for part in one[0])]
-    top = _top([parts for parts, _, member in shown if member is not None and _is_picture(PurePosixPath(*parts))])
+    shown = [one for one in entries if one[0] and not _is_hidden(one[0])]
+    top = _top([parts for parts, _, member in shown if member is not None and _is_picture(parts)])
     for parts, name, member in shown:
         held = f"{archive}/{name}" if member is None else member
         at = top if split is not None else next((i for i, part in enumerate(parts[:-1]) if part in SPLITS), None)
         if at is not None and len(parts) > at + 1 and parts[at] in SPLITS:
-            yield PurePosixPath(*parts[at:]), held
+            yield parts[at:], held
         elif split is not None and at is None:
-            yield PurePosixPath(split, *parts), held
+            yield (split, *parts), held
         elif member is not None and parts[-1] in LABELS:
-            yield PurePosixPath("val", parts[-1]), held
+            yield ("val", parts[-1]), held
 
 
-def _parts(archive: Path, name: str) -> tuple[str, ...]:
+def _parts(archive: Path, name: str) -> Parts:
     """The parts of a name in an archive, from its top on."""
-    parts = tuple(part for part in PurePosixPath(name).parts if part.strip("/"))
+    parts = tuple([part for part in name.split("/") if part not in ("", ".")])
     if ".." in parts:
         raise InputError(f"{archive}: {name!r} leads out of the archive")
     return parts
 
 
-def _top(pictures: Sequence[tuple[str, ...]]) -> int | None:
+def _top(pictures: Sequence[Parts]) -> int | None:
     """How deep train and val lie in names of pictures that all have one of them there, and the same before it."""
     for depth in range(min((len(parts) - 1 for parts in pictures), default=0)):
         here = {parts[depth] for parts in pictures}
@@ -181,19 +208,23 @@ def _top(pictures: Sequence[tuple[str, ...]]) -> int | None:
     return None
 
 
-def _is_picture(path: PurePosixPath) -> bool:
-    return path.suffix.lower() in PICTURES
+def _is_hidden(parts: Parts) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
-def _classes(where: Path, train: Named, folders: dict[PurePosixPath, str]) -> list[str]:
-    for path, member in train.items():
-        if len(path.parts) < 3:
+def _is_picture(parts: Parts) -> bool:
+    return parts[-1].lower().endswith(PICTURES)
+
+
+def _classes(where: Path, train: Named, folders: dict[Parts, str]) -> list[str]:
+    for at, member in train.items():
+        if len(at) < 3:
             raise InputError(f"{member.name} lies in train itself: each class has a folder of its own there")
-    classes = sorted({path.parts[1] for path in train})
+    classes = sorted({at[1] for at in train})
     folder = where / "train"
     held = [p for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "."] if folder.is_dir() else []
     named = {p.name: str(p) for p in held}
-    named |= {p.parts[1]: place for p, place in folders.items() if p.parts[0] == "train" and len(p.parts) == 2}
+    named |= {at[1]: place for at, place in folders.items() if at[0] == "train" and len(at) == 2}
     for name, place in named.items():
         if name not in classes:
             raise InputError(f"{place} has no images: an empty class cannot be learned; remove it")
@@ -205,19 +236,19 @@ def _classes(where: Path, train: Named, folders: dict[PurePosixPath, str]) -> li
 def _listing(where: Path, images: Named, classes: list[str], listed: dict[str, str]) -> Listing:
     number = {name: i for i, name in enumerate(classes)}
     labels = []
-    for path, member in images.items():
-        name = listed.get(path.name, listed.get(path.stem, "")) if listed else path.parts[1]
+    for at, member in images.items():
+        name = listed.get(at[-1], listed.get(splitext(at[-1])[0], "")) if listed else at[1]
         if name not in number:
             reason = f"its class {name!r} is not in train" if name else "the file of labels does not name it"
             raise InputError(f"{member.name} cannot be used: {reason}")
         labels.append(number[name])
     packed = any(member.kind != FILE for member in images.values())
-    return Listing(images.values(), labels, str(where), [str(path) for path in images] if packed else None)
+    return Listing(images.values(), labels, str(where), ["/".join(at) for at in images] if packed else None)
 
 
 def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, str]:
     """Class by name of image, from a file with both at the start of each line: Tiny-ImageNet's, Kaggle's, one's own."""
-    held = next((one for path, one in named.items() if path.parts[0] == "val" and path.name in LABELS), None)
+    held = next((one for at, one in named.items() if at[0] == "val" and at[-1] in LABELS), None)
     if held is None:
         raise InputError(
             f"the images of val in {where} are in no class folder of train, and none of {', '.join(LABELS)} is there"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
 WIDTH = 24  # characters of the bar
 REDRAW = 0.1  # seconds between two drawings of it
+RECENT = 1 / 4  # of the time so far: its pace is that of the estimate, for what is slow at first is not slow for ever
+FINE = 1 / 64  # of the time so far: the least between two marks
 
 
 def duration(seconds: float) -> str:
@@ -37,18 +40,26 @@ class Progress:
         self.live = self.stream.isatty()
         self.began = time.monotonic()
         self._drawn = -REDRAW
+        self._marks = deque([(self.began, done)])  # when so much was done
 
     def left(self) -> str:
-        """How long the rest will take at the pace so far; nothing is known before the first advance."""
-        fresh = self.done - self.before
-        if fresh == 0:
+        """How long the rest will take at the pace of late; nothing is known before the first advance."""
+        now = time.monotonic()
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT * (now - self.began):
+            self._marks.popleft()
+        since, before = self._marks[0]
+        if self.done == before:  # nothing of late
+            since, before = self.began, self.before
+        if self.done == before:
             return "?"
-        return duration((time.monotonic() - self.began) / fresh * (self.total - self.done))
+        return duration((now - since) / (self.done - before) * (self.total - self.done))
 
     def advance(self, note: Callable[[], str]) -> None:
         """One more is done; `note` says what was seen, and is asked only if it will be shown."""
         tenth, self.done = self.done * 10 // self.total, self.done + 1
         now, last = time.monotonic(), self.done == self.total
+        if now - self._marks[-1][0] >= FINE * (now - self.began):
+            self._marks.append((now, self.done))
         if self.live and (last or now - self._drawn >= REDRAW):
             self._drawn = now
             filled = WIDTH * self.done // self.total

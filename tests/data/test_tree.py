@@ -353,3 +353,30 @@ def test_a_tar_file_of_a_whole_folder_names_the_folder_itself(tmp_path: Path) ->
         with tarfile.open(tmp_path / "tree" / f"{split}.tar", "w") as archive:
             archive.add(folder, ".")
     assert find_tree(tmp_path / "tree").classes == CLASSES
+
+
+@pytest.mark.parametrize("form", ["one zip", "a zip a split"])
+def test_a_tree_in_archives_is_indexed_once_until_one_of_them_changes(tmp_path: Path, form: str) -> None:
+    split = form == "a zip a split"
+    where = tmp_path if split else tmp_path / "tree.zip"
+
+    def write(train: int, val: int) -> None:
+        made = generated(train=train, val=val)
+        parts = {name: under(made, name) for name in ("train", "val")} if split else {"tree": made}
+        for name, part in parts.items():
+            as_zip(part, tmp_path / f"{name}.zip")
+
+    write(4, 1)
+    first = find_tree(where)
+    assert find_tree(where) is first
+    write(4, 2)  # val alone is another
+    second = find_tree(where)
+    assert (len(first.test), len(second.test)) == (len(CLASSES), 2 * len(CLASSES))
+
+
+def test_a_tree_in_folders_is_looked_through_each_time(tmp_path: Path) -> None:
+    where = as_folder(generated(train=4, val=1), tmp_path)
+    count = len(find_tree(where).train)
+    one = next((where / "train" / CLASSES[0]).iterdir())
+    one.with_name("another.JPEG").write_bytes(one.read_bytes())
+    assert len(find_tree(where).train) == count + 1

@@ -88,7 +88,28 @@ def test_the_time_left_is_that_of_the_pace_since_this_start(clock: Clock) -> Non
     assert stream.getvalue() == "6/10  a  8 s left\n"
     clock.now += 4
     progress.advance(lambda: "b")
-    assert progress.left() == "9 s"
+    assert progress.left() == "12 s"
+
+
+def test_a_slow_start_is_forgotten_once_it_is_three_quarters_of_the_time(clock: Clock) -> None:
+    progress = Progress(1000, io.StringIO())
+    for i in range(400):
+        clock.now += 100 if i == 0 else 1  # the first step compiles
+        progress.advance(unasked if i % 100 != 99 else str)
+        if i == 9:
+            assert progress.left() == duration(109 / 10 * 990)  # nothing else is known yet
+        if i == 300:
+            assert progress.left() == duration(699)
+    assert progress.left() == duration(600)
+    assert len(progress._marks) < 64
+
+
+def test_what_stalls_is_judged_by_the_whole_time(clock: Clock) -> None:
+    progress = Progress(10, io.StringIO())
+    clock.now += 1
+    progress.advance(str)
+    clock.now += 99
+    assert progress.left() == duration(900)
 
 
 def test_without_tenths_only_what_is_told_is_a_line(clock: Clock) -> None:
