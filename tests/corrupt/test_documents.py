@@ -6,6 +6,8 @@ import json
 import statistics
 from pathlib import Path
 
+import pytest
+
 from lcrbnn.corrupt.scores import summarize
 from lcrbnn.corrupt.table import CORRUPTIONS
 from lcrbnn.runs.record import read_record
@@ -16,65 +18,107 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "corruptions.md").read_text()
 ARMS = ("none", "default")
 HEADS = ("as trained", "refit on clean", "refit on corrupted")
-RECORDS = {
-    arm: [read_record(ROOT / "results" / "robust" / "cifar10-double" / arm / f"seed-{s}.json") for s in range(5)]
-    for arm in ARMS
-}
 
 
-def values(arm: str, head: str) -> dict[str, list[float]]:
-    """By title, a figure a seed."""
-    found = [one["figures"] for one in RECORDS[arm]]
-    means = [summarize(one["errors"][head], one["clean"][head], 32) for one in found]
-    rows = {title: [getattr(one, name) for one in means] for name, title in TITLES.items()}
-    return {"clean": [one["clean"][head] for one in found]} | {t: v for t, v in rows.items() if None not in v}
+class Study:
+    """The records of two arms, paired by seed, and perhaps of another for comparison."""
+
+    def __init__(self, name: str, seeds: int, heads: tuple[str, ...], pixels: int, beside: str = "") -> None:
+        self.name, self.heads, self.pixels = name, heads, pixels
+        places = ([beside] if beside else []) + [f"{name}/{arm}" for arm in ARMS]
+        self.records = {
+            place: [read_record(ROOT / "results" / "robust" / place / f"seed-{s}.json") for s in range(seeds)]
+            for place in places
+        }
+
+    def values(self, place: str, head: str) -> dict[str, list[float]]:
+        """By title, a figure a seed."""
+        found = [one["figures"] for one in self.records[place]]
+        means = [summarize(one["errors"][head], one["clean"][head], self.pixels) for one in found]
+        rows = {title: [getattr(one, name) for one in means] for name, title in TITLES.items()}
+        return {"clean": [one["clean"][head] for one in found]} | {t: v for t, v in rows.items() if None not in v}
+
+    def each(self, place: str, corruption: str) -> list[float]:
+        """The mean over severities, a figure a seed."""
+        return [statistics.fmean(one["figures"]["errors"][HEADS[0]][corruption]) for one in self.records[place]]
+
+    def arms(self) -> list[str]:
+        return [f"{self.name}/{arm}" for arm in ARMS]
+
+    def difference(self, head: str, title: str) -> Paired:
+        return paired(*(self.values(place, head)[title] for place in self.arms()))
+
+    def decided(self) -> list[str]:
+        """The corruptions whose interval leaves 0 out."""
+        return [n for n in CORRUPTIONS if paired(*(self.each(place, n) for place in self.arms())).decided]
 
 
-def difference(head: str, title: str) -> Paired:
-    return paired(*(values(arm, head)[title] for arm in ARMS))
+CIFAR = Study("cifar10-double", 5, HEADS, 32)
+TINY = Study("tiny-irnet", 3, HEADS[:1], 64, beside="tiny-real/none")
+both = pytest.mark.parametrize("study", [CIFAR, TINY], ids=lambda study: study.name)
 
 
-def test_the_table_of_means_is_that_of_the_records() -> None:
-    for head in HEADS:
-        for title in values("none", head):
-            cells = [
-                f"{statistics.fmean(v):.2f} ({statistics.stdev(v):.2f})"
-                for v in (values(arm, head)[title] for arm in ARMS)
-            ]
-            text = str(difference(head, title)).replace("-", "−")
-            assert f"| {head} | {title} | {cells[0]} | {cells[1]} | {text} |" in TEXT
+def signed(found: Paired) -> str:
+    return str(found).replace("-", "−")
 
 
-def test_the_table_of_corruptions_is_that_of_the_records() -> None:
+def spread(values: list[float]) -> str:
+    return f"{statistics.fmean(values):.2f} ({statistics.stdev(values):.2f})"
+
+
+@both
+def test_the_table_of_means_is_that_of_the_records(study: Study) -> None:
+    for head in study.heads:
+        for title in study.values(study.arms()[0], head):
+            cells = [spread(study.values(place, head)[title]) for place in study.records]
+            named = [head, title] if len(study.heads) > 1 else [title]
+            assert f"| {' | '.join([*named, *cells, signed(study.difference(head, title))])} |" in TEXT
+
+
+@both
+def test_the_table_of_corruptions_is_that_of_the_records(study: Study) -> None:
     for name in CORRUPTIONS:
-        means = [[statistics.fmean(one["figures"]["errors"][HEADS[0]][name]) for one in RECORDS[arm]] for arm in ARMS]
-        cells = " | ".join(f"{statistics.fmean(one):.1f}" for one in means)
-        assert f"| {name} | {cells} | {str(paired(*means)).replace('-', '−')} |" in TEXT
+        cells = [f"{statistics.fmean(study.each(place, name)):.1f}" for place in study.records]
+        found = paired(*(study.each(place, name) for place in study.arms()))
+        assert f"| {' | '.join([name, *cells, signed(found)])} |" in TEXT
 
 
-def test_what_is_said_of_the_differences_holds() -> None:
-    decided = [(head, title) for head in HEADS for title in values("none", head) if difference(head, title).decided]
-    assert not decided
-    each = {
-        name: paired(
-            *([statistics.fmean(o["figures"]["errors"][HEADS[0]][name]) for o in RECORDS[arm]] for arm in ARMS)
-        )
-        for name in CORRUPTIONS
-    }
-    assert [name for name, one in each.items() if one.decided] == DECIDED
-    visible = difference("refit on clean", "mean of 19, severity 5").visible
+def test_what_is_said_of_the_differences_on_cifar_10_holds() -> None:
+    titles = [(head, title) for head in HEADS for title in CIFAR.values(CIFAR.arms()[0], head)]
+    assert not [one for one in titles if CIFAR.difference(*one).decided]
+    assert CIFAR.decided() == ["snow", "frost"]
+    visible = CIFAR.difference("refit on clean", "mean of 19, severity 5").visible
     assert f"a true difference of {visible:.1f} would have shown" in TEXT
 
 
-DECIDED = ["snow", "frost"]  # corruptions whose interval leaves 0 out
+def test_what_is_said_of_the_differences_on_tiny_imagenet_holds() -> None:
+    means = {title: TINY.difference(HEADS[0], title) for title in TINY.values(TINY.arms()[0], HEADS[0])}
+    assert [title for title, found in means.items() if found.decided] == ["mean of 15", "mean of 19"]
+    for title in ("mean of 15", "mean of 19", "clean", "mean of 19, severity 5"):
+        assert TEXT.count(signed(means[title])) > 1  # in the table and in the text
+    places = {place: TINY.values(place, HEADS[0]) for place in TINY.records}
+    added = {
+        place: [bad - good for bad, good in zip(found["mean of 15"], found["clean"], strict=True)]
+        for place, found in places.items()
+    }
+    more = paired(*(added[place] for place in TINY.arms()))
+    assert f"| what corruption adds | {' | '.join(map(spread, added.values()))} | {signed(more)} |" in TEXT
+    real, none = (statistics.fmean(added[place]) for place in list(added)[:2])
+    assert f"({real:.2f} against {none:.2f} points)" in TEXT
+    better = [
+        statistics.fmean(places[TINY.arms()[0]][title]) - statistics.fmean(places["tiny-real/none"][title])
+        for title in ("clean", "mean of 15")
+    ]
+    assert f"{better[0]:.1f} points better on clean and {better[1]:.1f} on corrupted" in TEXT
 
 
-def test_records_are_complete_and_of_the_runs_of_the_study() -> None:
-    for arm, records in RECORDS.items():
+@both
+def test_records_are_complete_and_of_the_runs_of_the_study(study: Study) -> None:
+    for place, records in study.records.items():
         for seed, record in enumerate(records):
             assert record["figures"]["complete"]
             assert record["settings"]["images"] == 10_000
-            trained = read_record(ROOT / "results" / "cifar10-double" / arm / f"seed-{seed}.json")
+            trained = read_record(ROOT / "results" / place / f"seed-{seed}.json")
             assert record["settings"]["checkpoint_sha256"] == trained["figures"]["checkpoint_sha256"]
 
 
