@@ -13,19 +13,40 @@ from lcrbnn.report.compare import STARRED, Measure, by_name, comparison, differe
 from lcrbnn.report.groups import Group, Run
 from lcrbnn.study.cells import NONE
 from lcrbnn.train.build import chosen_form
+from lcrbnn.train.dataset import data_row
 from lcrbnn.train.spec import Spec
+
+MANY = 20  # classes: of fewer, five answers are too easy to be worth a line
 
 
 def test_accuracy(run: Run) -> float | None:
     """Percent of the test images, by the first reading that the record notes: later ones are second looks."""
+    return _read(run, "top1")
+
+
+def test_top5(run: Run) -> float | None:
+    """Percent of the test images whose class is among the first five answers, of MANY classes or more."""
+    return _read(run, "top5") if _has_many(run) else None
+
+
+def _read(run: Run, what: str) -> float | None:
     readings = [] if run.record is None else run.record.get("readings", [])
-    tops = [one.get("top1") for one in readings if isinstance(one, dict) and one.get("split") == "test"]
-    return next((float(top) for top in tops if isinstance(top, int | float) and math.isfinite(top)), None)
+    found = [_finite(one, what) for one in readings if isinstance(one, dict) and one.get("split") == "test"]
+    return next((float(one) for one in found if one is not None), None)
 
 
 def valid_accuracy(run: Run) -> float | None:
     """Percent of the validation images after the last epoch, if any were held out."""
     return _finite(run.last, "valid")
+
+
+def valid_top5(run: Run) -> float | None:
+    """The same of the first five answers."""
+    return _finite(run.last, "valid_top5") if _has_many(run) else None
+
+
+def _has_many(run: Run) -> bool:
+    return data_row(run.spec).classes >= MANY
 
 
 def train_accuracy(run: Run) -> float | None:
@@ -63,7 +84,9 @@ def unlike_ratios(groups: Sequence[Group]) -> str:
 
 ACCURACIES = (
     Measure("test, %", test_accuracy),
+    Measure("test, top-5, %", test_top5),
     Measure("validation, %", valid_accuracy),
+    Measure("validation, top-5, %", valid_top5),
     Measure("training, last epoch, %", train_accuracy),
 )
 

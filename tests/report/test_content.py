@@ -314,6 +314,21 @@ def test_the_first_reading_counts(runs: list[str], tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("data", "model"), [("digits", "resnet8-double"), ("tiny-imagenet", "resnet18-double-tiny")])
+def test_five_answers_are_counted_where_there_are_many_classes(
+    runs: list[str], tmp_path: Path, data: str, model: str
+) -> None:
+    def five(record: Any, seed: int) -> None:
+        record["readings"][0]["top5"] = 99.5 - seed
+        record["settings"] |= {"data": data, "model": model}
+
+    report = _gather([f"{name}={_edited(run, tmp_path / name, five)}" for name, run in zip("ab", runs, strict=True)])
+    rows = _table(report, "Accuracy", "Accuracy")
+    assert ("test, top-5, %" in rows) == (data != "digits")
+    if data != "digits":
+        assert rows["test, top-5, %"][0].startswith("98.50 [")
+
+
 def test_a_run_on_its_way_is_in_no_figure_of_accuracy_and_broken_numbers_are_none(
     runs: list[str], tmp_path: Path
 ) -> None:
