@@ -143,6 +143,19 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_run_whose_lines_nobody_reads_any_more_goes_on_to_its_end(tmp_path: Path) -> None:
+    words = f"{sys.executable} -m lcrbnn train digits --model resnet8-double --epochs 2 --device cpu --run run"
+    done = run("bash", "-o", "pipefail", "-c", f"{words} 2>&1 | head -1", cwd=tmp_path)
+    assert (done.returncode, done.stdout[:9]) == (0, "epoch 1/2")
+    assert (tmp_path / "run" / "record.json").exists()
+
+
+@pytest.mark.parametrize("closed", ["2>&1 | true", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_mistake_has_its_exit_code_when_nobody_reads_of_it(closed: str, tmp_path: Path) -> None:
+    words = f"{sys.executable} -m lcrbnn train digits --epochs none --run run"
+    assert run("bash", "-o", "pipefail", "-c", f"{words} {closed}", cwd=tmp_path).returncode == 2
+
+
 def test_importing_the_package_and_its_help_load_nothing_heavy() -> None:
     code = (
         "import sys; from lcrbnn.cli import main; main([]); print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"

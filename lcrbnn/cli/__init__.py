@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -56,43 +57,62 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _dispatch(list(argv))
     except InputError as error:
-        print(f"lcrbnn: {error}", file=sys.stderr)
+        _say(f"lcrbnn: {error}")
         return 2
     except Repeated as error:
         return error.code
     except Failed as error:
-        print(f"lcrbnn: {error}", file=sys.stderr)
+        _say(f"lcrbnn: {error}")
         return 1
     except Stopped as stop:
-        print(f"lcrbnn: {stop}", file=sys.stderr)
+        _say(f"lcrbnn: {stop}")
         return 128 + stop.number
     except ModuleNotFoundError as error:
         if (error.name or "lcrbnn").partition(".")[0] == "lcrbnn":
             raise
-        print(f"lcrbnn: {argv[0]} needs the package {error.name}, which is not installed here", file=sys.stderr)
+        _say(f"lcrbnn: {argv[0]} needs the package {error.name}, which is not installed here")
         return 2
     except BrokenPipeError:
         raise
     except OSError as error:  # a disk or a folder gone bad where nobody expected it
         where = f"{error.filename}: " if error.filename else ""
-        print(f"lcrbnn: {where}{error.strerror or error}", file=sys.stderr)
+        _say(f"lcrbnn: {where}{error.strerror or error}")
         return 1
     except KeyboardInterrupt:
-        print("lcrbnn: interrupted", file=sys.stderr)
+        _say("lcrbnn: interrupted")
         return 130
+
+
+def _say(sentence: str) -> None:
+    """What went wrong, to whoever reads it: the exit code tells it too."""
+    with suppress(OSError):
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def _open_streams() -> None:
+    """Where one of the three was closed before the start, nobody reads it; the next file must not take its place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
 def run() -> NoReturn:
     """The console script."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal without ± is no reason to end
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    code = 0
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # somebody reads with `head`: not our failure, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     if os.environ.get("WORLD_SIZE"):  # one of several: threads of lost connections would end it in their own way
         sys.stderr.flush()
         os._exit(code)

@@ -16,6 +16,7 @@ PLAIN = ("1", "L", "P", "CMYK", "YCbCr")  # modes that Pillow turns into RGB wit
 CLEAR = ("RGBA", "LA", "PA", "RGBa", "La")  # modes with alpha
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")  # grey of 16 bits
 FULL = 65535  # white in 16 bits
+BITS, MEANING, BLACK_IS_0 = 258, 262, 1  # of a TIFF file: two of its tags, and a value of the second
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")  # no others: some start other programs
 _PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins; chunks follow
 _CHUNK = struct.Struct(">I4s")  # of each: bytes of its content, kind; after the content a CRC-32 of it and the kind
@@ -39,7 +40,17 @@ def open_picture(content: bytes) -> Any:
         raise Broken(f"it has {picture.width} x {picture.height} pixels; the most is {MOST_PIXELS:,}")
     if picture.format == "PNG":
         _check_png(content)
+    if picture.format == "TIFF":
+        _check_tiff(picture)
     return picture
+
+
+def _check_tiff(picture: Any) -> None:
+    """Refuse grey of more than 8 bits that is not what Pillow takes it for: 16 bits, from black to white."""
+    bits, meaning = picture.tag_v2.get(BITS, (1,)), picture.tag_v2.get(MEANING)
+    if picture.mode in DEEP and (max(bits) != 16 or meaning != BLACK_IS_0):
+        what = f"{max(bits)} bits a pixel" if max(bits) != 16 else "16 bits a pixel, 0 for white"
+        raise Broken(f"it is a TIFF file with {what}, which Pillow takes for 16 bits with 0 for black")
 
 
 def _check_png(content: bytes) -> None:

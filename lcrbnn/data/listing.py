@@ -216,6 +216,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Member | None]]:
                 yield _tar_member(path, entry.name, entry.offset_data, entry.size)
                 continue
             folder = entry.name[: -len(".tar")]
+            yield folder, None
             for one, plain in _tar_entries(f"{path}/{entry.name}", inner, entry.size):
                 if plain is None:
                     continue

@@ -106,7 +106,7 @@ _ROWS = [
     _tree_row(
         "imagenet",
         "1,331,167 images, 1,000 classes, at 224 x 224 (1,231,167 train, 50,000 validation, 50,000 test)",
-        lambda folder: find_tree(folder, "imagenet", str(KAGGLE)),
+        lambda folder: find_tree(folder, "imagenet", "/".join(KAGGLE)),
         224,
         1000,
         held_out=50_000,

@@ -18,6 +18,7 @@ from lcrbnn.errors import InputError
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "val")
+SQUEEZED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 LABELS = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # of a val without class folders
 KAGGLE = ("ILSVRC", "Data", "CLS-LOC")  # of ImageNet as Kaggle gives it: train and val
 
@@ -53,6 +54,12 @@ def find_tree(folder: Path, *usual: str) -> Tree:
     places = [folder, *(folder / name for name in usual)]
     where = next((place for place in places if _is_tree(place)), None)
     if where is None:
+        if not folder.exists():
+            raise InputError(f"{folder} is not there; it would hold train and val, as folders, zip or tar files")
+        if squeezed := _squeezed(folder, usual):
+            raise InputError(
+                f"{squeezed} is compressed as a whole, and cannot be read without unpacking; make a .tar of it"
+            )
         inside = f", nor do {' or '.join(usual)} inside" if usual else ""
         raise InputError(
             f"{folder} has no images for training: neither a folder train nor train*.zip or train*.tar{inside}"
@@ -83,7 +90,7 @@ def _remembered(where: Path, state: State) -> Tree:
 def _index(where: Path) -> Tree:
     named, folders = _named(where)
     train, test = ({at: one for at, one in named.items() if at[0] == split and _is_picture(at)} for split in SPLITS)
-    classes = _classes(where, train, folders)
+    classes = _classes(where, train, named, folders)
     for split, found in zip(SPLITS, (train, test), strict=True):
         if not found:
             raise InputError(f"{where} has no images in {split}; looked for {', '.join(PICTURES)}")
@@ -106,6 +113,16 @@ def other_names(some: Sequence[str], others: Sequence[str]) -> str:
     return ", ".join(sorted(set(some) ^ set(others))[:4])
 
 
+def _squeezed(folder: Path, usual: Sequence[str]) -> Path | None:
+    """A compressed archive where a tree was looked for."""
+    held = [folder] if folder.is_file() else [p for top in (folder, *(folder / n for n in usual)) for p in _held(top)]
+    return next((one for one in held if one.name.lower().endswith(SQUEEZED)), None)
+
+
+def _held(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
 def _is_tree(place: Path) -> bool:
     if place.is_file():
         return place.suffix.lower() in ARCHIVES
@@ -115,8 +132,7 @@ def _is_tree(place: Path) -> bool:
 def _archives(place: Path, split: str) -> list[Path]:
     """The archives of a split in a folder: their names begin with it, but for ImageNet's own."""
     starts = (split, f"ILSVRC2012_img_{split}.")
-    held = sorted(place.iterdir()) if place.is_dir() else []
-    return [p for p in held if p.suffix.lower() in ARCHIVES and p.name.startswith(starts)]
+    return [p for p in _held(place) if p.suffix.lower() in ARCHIVES and p.name.startswith(starts)]
 
 
 def _named(where: Path) -> tuple[Named, dict[Parts, str]]:
@@ -167,6 +183,8 @@ def _walk(folder: str, at: Parts) -> Iterator[tuple[Parts, str]]:
                     continue
                 if entry.is_dir():
                     yield from _walk(entry.path, (*at, entry.name))
+                elif entry.is_symlink() and not _is_picture((entry.name,)) and not Path(entry.path).exists():
+                    raise InputError(f"{entry.path} is a link to {Path(entry.path).readlink()}, which is not there")
                 else:
                     yield (*at, entry.name), entry.path
     except OSError as error:
@@ -177,7 +195,9 @@ def _archived(archive: Path, split: str | None) -> Iterator[tuple[Parts, Member 
     """What an archive holds, from train or val on; where its names have neither, its own name says which it is."""
     entries = [(_parts(archive, name), name, member) for name, member in members_of(archive)]
     shown = [one for one in entries if one[0] and not _is_hidden(one[0])]
-    top = _top([parts for parts, _, member in shown if member is not None and _is_picture(parts)])
+    top = None
+    if split is not None:
+        top = _top(archive, [parts for parts, _, member in shown if member is not None and _is_picture(parts)])
     for parts, name, member in shown:
         held = f"{archive}/{name}" if member is None else member
         at = top if split is not None else next((i for i, part in enumerate(parts[:-1]) if part in SPLITS), None)
@@ -191,21 +211,39 @@ def _archived(archive: Path, split: str | None) -> Iterator[tuple[Parts, Member 
 
 def _parts(archive: Path, name: str) -> Parts:
     """The parts of a name in an archive, from its top on."""
+    if "\\" in name and "/" not in name:  # made on Windows by a program that did not know better
+        name = name.replace("\\", "/")
     parts = tuple([part for part in name.split("/") if part not in ("", ".")])
     if ".." in parts:
         raise InputError(f"{archive}: {name!r} leads out of the archive")
     return parts
 
 
-def _top(pictures: Sequence[Parts]) -> int | None:
-    """How deep train and val lie in names of pictures that all have one of them there, and the same before it."""
-    for depth in range(min((len(parts) - 1 for parts in pictures), default=0)):
-        here = {parts[depth] for parts in pictures}
+def _top(archive: Path, pictures: Sequence[Parts]) -> int | None:
+    """How deep train and val lie in names of pictures that all have one of them there, and the same before it.
+
+    A class may be called train too, so where some have one and others lie beside it, nobody knows what is meant.
+    """
+    for depth in range(max((len(parts) - 1 for parts in pictures), default=0)):
+        here = {parts[depth] if len(parts) > depth + 1 else "" for parts in pictures}
         if here <= set(SPLITS):
             return depth
         if len(here) > 1:
+            _check_one_meaning(archive, depth, pictures)
             break
     return None
+
+
+def _check_one_meaning(archive: Path, depth: int, pictures: Sequence[Parts]) -> None:
+    """Raise if folders lie in one that is called train or val, and other pictures beside it: a class, or the split?"""
+    within = {p[depth : depth + 2]: p for p in pictures if len(p) > depth + 2 and p[depth] in SPLITS}
+    beside = next((p for p in pictures if len(p) == depth + 1 or p[depth] not in SPLITS), None)
+    if len(within) > 1 and beside:
+        one = "/".join(min(within.values()))
+        raise InputError(
+            f"{archive} holds {one!r} and, beside {min(within)[0]}, {'/'.join(beside)!r}: an archive that is called "
+            "after a split is that split, or has all its images in train and val"
+        )
 
 
 def _is_hidden(parts: Parts) -> bool:
@@ -216,17 +254,19 @@ def _is_picture(parts: Parts) -> bool:
     return parts[-1].lower().endswith(PICTURES)
 
 
-def _classes(where: Path, train: Named, folders: dict[Parts, str]) -> list[str]:
+def _classes(where: Path, train: Named, everything: Named, folders: dict[Parts, str]) -> list[str]:
     for at, member in train.items():
         if len(at) < 3:
             raise InputError(f"{member.name} lies in train itself: each class has a folder of its own there")
     classes = sorted({at[1] for at in train})
-    folder = where / "train"
-    held = [p for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "."] if folder.is_dir() else []
-    named = {p.name: str(p) for p in held}
+    known = set(classes)
+    named = {p.name: str(p) for p in _held(where / "train") if p.is_dir() and p.name[0] != "."}
+    for at, member in everything.items():
+        if at[0] == "train" and len(at) > 2 and at[1] not in known:
+            named.setdefault(at[1], member.name.rsplit("/", len(at) - 2)[0])
     named |= {at[1]: place for at, place in folders.items() if at[0] == "train" and len(at) == 2}
     for name, place in named.items():
-        if name not in classes:
+        if name not in known:
             raise InputError(f"{place} has no images: an empty class cannot be learned; remove it")
     if len(classes) == 1:
         raise InputError(f"{where} has one class in train, {classes[0]!r}: there is nothing to learn")
@@ -235,15 +275,33 @@ def _classes(where: Path, train: Named, folders: dict[Parts, str]) -> list[str]:
 
 def _listing(where: Path, images: Named, classes: list[str], listed: dict[str, str]) -> Listing:
     number = {name: i for i, name in enumerate(classes)}
-    labels = []
+    labels: list[int] = []
+    used: dict[str, str] = {}
     for at, member in images.items():
-        name = listed.get(at[-1], listed.get(splitext(at[-1])[0], "")) if listed else at[1]
+        name = _listed(at, member, listed, used) if listed else at[1]
         if name not in number:
             reason = f"its class {name!r} is not in train" if name else "the file of labels does not name it"
             raise InputError(f"{member.name} cannot be used: {reason}")
         labels.append(number[name])
     packed = any(member.kind != FILE for member in images.values())
     return Listing(images.values(), labels, str(where), ["/".join(at) for at in images] if packed else None)
+
+
+def _listed(at: Parts, member: Member, listed: dict[str, str], used: dict[str, str]) -> str:
+    """The class that a file of labels has for an image, by its path in val, its name, or its name without ending.
+
+    What was `used` for another image is used up: it would be a label for one of them only.
+    """
+    inside = "/".join(at[1:])
+    for key in (inside, splitext(inside)[0], at[-1], splitext(at[-1])[0]):
+        if key in listed:
+            if key in used:
+                raise InputError(
+                    f"{member.name} cannot be used: the file of labels has one {key!r}, for {used[key]} too"
+                )
+            used[key] = member.name
+            return listed[key]
+    return ""
 
 
 def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, str]:
@@ -254,7 +312,7 @@ def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, s
             f"the images of val in {where} are in no class folder of train, and none of {', '.join(LABELS)} is there"
         )
     try:
-        lines = Files().read(held).decode("utf-8").splitlines()
+        lines = Files().read(held).decode("utf-8-sig").splitlines()
     except (Broken, UnicodeDecodeError) as error:
         raise InputError(f"{held.name} is no list of labels: {error}") from None
     labels: dict[str, str] = {}

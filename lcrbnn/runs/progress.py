@@ -11,7 +11,7 @@ from typing import TextIO
 
 WIDTH = 24  # characters of the bar
 REDRAW = 0.1  # seconds between two drawings of it
-RECENT = 1 / 4  # of the time so far: its pace is that of the estimate, for what is slow at first is not slow for ever
+RECENT = 1 / 4  # of the time so far that is of late
 FINE = 1 / 64  # of the time so far: the least between two marks
 
 
@@ -36,23 +36,26 @@ class Progress:
         self.total = total
         self.before = self.done = done
         self.tenths = tenths
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty()
+        self.stream: TextIO | None = sys.stderr if stream is None else stream
+        self.live = self.stream is not None and self.stream.isatty()
         self.began = time.monotonic()
         self._drawn = -REDRAW
         self._marks = deque([(self.began, done)])  # when so much was done
 
     def left(self) -> str:
-        """How long the rest will take at the pace of late; nothing is known before the first advance."""
+        """How long the rest will take at the pace of late or of the whole time, whichever is faster.
+
+        Nothing is known before the first advance.
+        """
         now = time.monotonic()
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT * (now - self.began):
             self._marks.popleft()
-        since, before = self._marks[0]
-        if self.done == before:  # nothing of late
-            since, before = self.began, self.before
-        if self.done == before:
-            return "?"
-        return duration((now - since) / (self.done - before) * (self.total - self.done))
+        paces = [(now - since) / (self.done - then) for since, then in self._since() if self.done > then]
+        return duration(min(paces) * (self.total - self.done)) if paces else "?"
+
+    def _since(self) -> list[tuple[float, int]]:
+        """From where a pace is taken: of late, since what is slow at first may not stay so; and of all, for a stall."""
+        return [self._marks[0], (self.began, self.before)]
 
     def advance(self, note: Callable[[], str]) -> None:
         """One more is done; `note` says what was seen, and is asked only if it will be shown."""
@@ -66,8 +69,7 @@ class Progress:
             bar = "#" * filled + "." * (WIDTH - filled)
             line = f"[{bar}] {self.done}/{self.total}  {self.left()} left  {note()}"
             width = shutil.get_terminal_size().columns  # a line that wraps cannot be drawn over
-            self.stream.write("\r\x1b[K" + line[: max(width - 1, 20)] + ("\n" if last else ""))
-            self.stream.flush()
+            self._write("\r\x1b[K" + line[: max(width - 1, 20)] + ("\n" if last else ""))
         elif not self.live and self.tenths and self.done * 10 // self.total > tenth:
             self._line(f"{self.done}/{self.total}  {note()}  {self.left()} left")
 
@@ -79,16 +81,24 @@ class Progress:
     def say(self, line: str) -> None:
         """A line that must be seen: above the bar on a terminal."""
         if self.live:
-            self.stream.write("\r\x1b[K")
+            self._write("\r\x1b[K")
         self._line(line)
 
     def close(self) -> None:
         """Leave the bar as it is and begin a new line, if there is one to leave."""
         if self.live and self._drawn > 0 and self.done < self.total:
-            self.stream.write("\n")
-            self.stream.flush()
+            self._write("\n")
             self._drawn = -REDRAW
 
     def _line(self, line: str) -> None:
-        self.stream.write(line + "\n")
-        self.stream.flush()
+        self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        """Show it, if anybody looks: work goes on when the reader of a pipe is gone, or a terminal is closed."""
+        if self.stream is None:
+            return
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # the latter: it was closed here
+            self.stream, self.live = None, False

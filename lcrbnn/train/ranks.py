@@ -149,6 +149,8 @@ def joined(device: str, seconds: float) -> Iterator[Ranks]:
         yield ALONE
         return
     rank, size, local = (whole_number(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if rank >= size:
+        raise InputError(f"RANK is {rank}, and of WORLD_SIZE {size} processes the last is {size - 1}")
     if os.environ.get("TORCHELASTIC_RUN_ID"):
         threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     cuda = find_device(device).type == "cuda"

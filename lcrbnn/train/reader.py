@@ -5,6 +5,7 @@ It ends when the pipe ends or its parent is gone, whatever it is doing then; sig
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -22,6 +23,7 @@ from lcrbnn.errors import Failed
 from lcrbnn.train.crops import evaluation_square, random_square
 
 LOOK = 1.0  # seconds between two looks at the parent
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Chunk(NamedTuple):
@@ -69,7 +71,9 @@ def main(pipe: int, memory: int, side: int, margin: float) -> None:
     """Work until there is no more."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    parent = os.getppid()
+    _killed_with_parent()
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     warnings.simplefilter("ignore")  # Pillow warns of what decode.py refuses or allows itself
     shared = mmap.mmap(memory, 0)
     squares = np.frombuffer(shared, np.uint8).reshape(-1, side, side, 3)
@@ -90,7 +94,14 @@ def main(pipe: int, memory: int, side: int, margin: float) -> None:
                 os._exit(0)
 
 
+def _killed_with_parent() -> None:
+    """Let Linux end this process with the thread that started it, even while it is stopped."""
+    if hasattr(libc := ctypes.CDLL(None), "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _leave_with(parent: int) -> None:
+    """The same where there is no such call, or the parent was gone before it; a stopped process cannot do this."""
     while os.getppid() == parent:
         time.sleep(LOOK)
     os._exit(1)

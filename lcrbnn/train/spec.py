@@ -43,6 +43,7 @@ REGULARIZERS = {
     "spectral-signs": "of binary weights, after it",
     "defensive": "defensive quantisation's orthogonal rows",
 }
+SMALLEST = 8  # side of an image that networks take
 PACES = {"epoch": "constant inside an epoch, as in the published codes", "step": "a little at each step"}
 DECAYS = {
     "all": "every parameter, as IR-Net, RBNN and LCR",
@@ -90,7 +91,9 @@ class Spec:
     data: str = _text("digits", "data set (lcrbnn data lists them)")
     images: str = _text("train", "training images to use", IMAGES)
     augment: str = _text("usual", "what happens to training images", AUGMENTATIONS)
-    side: int = _count(0, "side of an image in pixels, where images are read from files; 0: the data set's own", low=0)
+    side: int = _count(
+        0, "side of an image in pixels, where images are read from files; 0: the data set's own", low=0, high=4096
+    )
     classes: int = _count(0, "classes of the data set 'folder'; 0: as many as it has when the run starts", low=0)
     skip_broken: bool = _flag(False, "read every image first and leave out the broken ones; the record lists them")
     model: str = _text("resnet8-double", "network (lcrbnn models lists them)")
@@ -156,8 +159,13 @@ class Spec:
             raise InputError("momentum must be less than 1 with adam")
         if self.consistency > 0 and self.augment != "augmix-views":
             raise InputError("consistency needs several views of an image: augment augmix-views")
+        if 0 < self.side < SMALLEST:
+            raise InputError(f"side must be 0, the data set's own, or at least {SMALLEST}; got {self.side}")
         if self.warmup > self.epochs or self.ramp > self.epochs:
-            raise InputError(f"warmup ({self.warmup:g}) and ramp ({self.ramp:g}) end within the {self.epochs} epochs")
+            raise InputError(
+                f"warmup ({self.warmup:g}) and ramp ({self.ramp:g}) must end within the epochs, of which there are "
+                f"{self.epochs}"
+            )
 
     def but(self, /, **changes: Any) -> Spec:
         """The same spec with some fields changed; lists may be given for tuples."""

@@ -115,6 +115,14 @@ def turned(content: bytes, at: int) -> bytes:
 
 JPEG = encoded(RGB, quality=90)
 PNG = encoded(RGB, "PNG")
+
+
+def tagged(content: bytes, tag: int, value: int) -> bytes:
+    """A little-endian TIFF file with another value, of 16 bits, for one of its tags."""
+    at = content.index(struct.pack("<HHI", tag, 3, 1))
+    return content[: at + 8] + struct.pack("<I", value) + content[at + 12 :]
+
+
 BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "it is empty"),
     "HTML": (lambda: b"<html>not found</html>", "no image that Pillow knows"),
@@ -139,6 +147,11 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: encoded(Image.fromarray(GREY.astype(np.float32)), "TIFF"),
         "mode F, which has no known scale",
     ),
+    "12-bit grey TIFF": (
+        lambda: tagged(deep("TIFF"), 258, 12),
+        "TIFF file with 12 bits a pixel, which Pillow takes for 16",
+    ),
+    "16-bit grey TIFF, 0 for white": (lambda: tagged(deep("TIFF"), 262, 0), "16 bits a pixel, 0 for white"),
     "32-bit numbers": (lambda: encoded(Image.fromarray(GREY.astype(np.int32)), "TIFF"), "mode I, which has no known"),
 }
 

@@ -6,11 +6,12 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from lcrbnn.data import DATASETS
+from lcrbnn.data import DATASETS, table
 from lcrbnn.data.listing import Broken, Files, Listing
 from lcrbnn.data.tree import find_tree
 from lcrbnn.errors import InputError
@@ -122,12 +123,21 @@ def test_a_val_without_class_folders_has_a_file_of_labels(tree: Tree, zipped: bo
     assert find_tree(top).test.labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def usual_folders(name: str) -> list[str]:
+    """Where a data set looks inside the folder that it is given."""
+    with mock.patch.object(table, "find_tree") as asked:
+        find = DATASETS[name].tree
+        assert find is not None
+        find(Path("somewhere"))
+    return list(asked.call_args.args[1:])
+
+
 @pytest.mark.parametrize("above", [True, False])
 def test_kaggles_file_of_labels_lies_above_its_images(above: bool, tmp_path: Path) -> None:
     tree = flat(KAGGLE, "LOC_val_solution.csv", "val")
     inside = {f"ILSVRC/Data/CLS-LOC/{n}": c for n, c in tree.items() if n != "LOC_val_solution.csv"}
     top = as_folder({**inside, "LOC_val_solution.csv": tree["LOC_val_solution.csv"]}, tmp_path)
-    found = find_tree(top if above else top / "ILSVRC/Data/CLS-LOC", "imagenet", "ILSVRC/Data/CLS-LOC")
+    found = find_tree(top if above else top / "ILSVRC/Data/CLS-LOC", *usual_folders("imagenet"))
     assert found.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
@@ -186,6 +196,44 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a tar in a tar that is none": (
         lambda top: as_tar({"ant.tar": b"x" * 2000}, top / "train.tar"),
         "train.tar cannot be read as a tar file",
+    ),
+    "an empty class in a tar of tars": (
+        lambda top: as_tar(
+            {
+                f"{c}.tar": packed(under(under(TREE, "train", keep=False), c, keep=False), top)
+                for c in (*CLASSES, "dog")
+            },
+            top / "train.tar",
+        ),
+        "train.tar/dog has no images: an empty class",
+    ),
+    "a class of other files in a zip": (
+        lambda top: as_zip({**TREE, "train/dog/1.avif": b"1"}, top / "train.zip"),
+        "train.zip/train/dog has no images: an empty class",
+    ),
+    "a class that links to nothing": (
+        lambda top: (as_folder(TREE, top) / "train/dog").symlink_to("/there/is/no/dog"),
+        "train/dog is a link to /there/is/no/dog, which is not there",
+    ),
+    "a folder beside train in a zip of train": (
+        lambda top: as_zip({**TREE, "test/ant/1.png": b"1"}, top / "train.zip"),
+        "and, beside train, 'test/ant/1.png': an archive that is called after a split",
+    ),
+    "a picture beside train in a zip of train": (
+        lambda top: as_zip({f"d/{n}": c for n, c in {**TREE, "preview.png": b"1"}.items()}, top / "train.zip"),
+        "and, beside train, 'd/preview.png'",
+    ),
+    "one label for two images": (
+        lambda top: as_folder({**flat(TINY), "val/more/val_3.JPEG": TREE["val/bee/000.JPEG"]}, top),
+        "the file of labels has one 'val_3.JPEG', for ",
+    ),
+    "a compressed tar": (
+        lambda top: as_tar(TREE, top / "train.tar").rename(top / "train.tar.gz"),
+        "train.tar.gz is compressed as a whole, and cannot be read without unpacking",
+    ),
+    "no folder at all": (
+        lambda top: None,
+        "top is not there; it would hold train and val, as folders, zip or tar files",
     ),
     "no tar": (lambda top: as_tar(TREE, top / "train.tar").write_bytes(b"x" * 2000), "cannot be read as a tar file"),
 }
@@ -380,3 +428,15 @@ def test_a_tree_in_folders_is_looked_through_each_time(tmp_path: Path) -> None:
     one = next((where / "train" / CLASSES[0]).iterdir())
     one.with_name("another.JPEG").write_bytes(one.read_bytes())
     assert len(find_tree(where).train) == count + 1
+
+
+def test_labels_are_found_by_the_path_in_val_too_and_after_a_byte_order_mark(tmp_path: Path) -> None:
+    files = {f"val/{c}-side/1.png": TREE[f"val/{c}/000.JPEG"] for c in CLASSES}
+    text = "\ufeff" + "".join(f"{c}-side/1.png {c}\n" for c in CLASSES)
+    where = as_folder({**under(TREE, "train"), **files, "val_labels.txt": text.encode()}, tmp_path)
+    assert find_tree(where).test.labels.tolist() == list(range(len(CLASSES)))
+
+
+def test_a_zip_file_of_a_program_that_writes_backslashes_is_read(tmp_path: Path) -> None:
+    made = as_zip({name.replace("/", "\\"): content for name, content in TREE.items()}, tmp_path / "all.zip")
+    assert contents(find_tree(made).train) == WANTED

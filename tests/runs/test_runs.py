@@ -88,7 +88,7 @@ def test_the_time_left_is_that_of_the_pace_since_this_start(clock: Clock) -> Non
     assert stream.getvalue() == "6/10  a  8 s left\n"
     clock.now += 4
     progress.advance(lambda: "b")
-    assert progress.left() == "12 s"
+    assert progress.left() == "9 s"
 
 
 def test_a_slow_start_is_forgotten_once_it_is_three_quarters_of_the_time(clock: Clock) -> None:
@@ -102,6 +102,36 @@ def test_a_slow_start_is_forgotten_once_it_is_three_quarters_of_the_time(clock: 
             assert progress.left() == duration(699)
     assert progress.left() == duration(600)
     assert len(progress._marks) < 64
+
+
+def test_one_long_wait_counts_no_more_than_it_took(clock: Clock) -> None:
+    progress = Progress(200, io.StringIO())
+    for i in range(101):
+        clock.now += 100 if i == 100 else 0.01
+        progress.advance(str)
+    assert progress.left() == duration(101 / 101 * 99)
+
+
+class Gone(io.StringIO):
+    """A pipe whose reader went away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("tenths", [True, False])
+def test_work_goes_on_when_nobody_reads(tenths: bool, closed: bool) -> None:
+    stream: io.StringIO = io.StringIO() if closed else Gone()
+    progress = Progress(10, stream, tenths=tenths)
+    if closed:
+        stream.close()
+    for _ in range(10):
+        progress.advance(lambda: "a")
+        progress.tell("b")
+        progress.say("c")
+    progress.close()
+    assert progress.done == 10
 
 
 def test_what_stalls_is_judged_by_the_whole_time(clock: Clock) -> None:

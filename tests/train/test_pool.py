@@ -169,10 +169,10 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("hanging", [False, True])
-def test_no_process_outlives_a_parent_that_is_killed(hanging: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["waiting", "hanging", "stopped"])
+def test_no_process_outlives_a_parent_that_is_killed(state: str, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{i}.png") for i in range(4)]
-    for path in paths if hanging else []:
+    for path in paths if state == "hanging" else []:
         os.mkfifo(path)
     words = [sys.executable, "-c", ORPHAN, *paths]
     with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -180,6 +180,8 @@ def test_no_process_outlives_a_parent_that_is_killed(hanging: bool, tmp_path: Pa
         pids = [int(word) for word in parent.stdout.readline().split()]
         time.sleep(1.5)  # they have begun
         assert all(alive(pid) for pid in pids)
+        for pid in pids if state == "stopped" else []:
+            os.kill(pid, signal.SIGSTOP)
         parent.kill()
     assert len(pids) == 2
     assert gone(pids)

@@ -295,6 +295,12 @@ def test_a_run_of_many_processes_is_one_run(
         monkeypatch.setenv(name, value)
     assert main(["train", "digits", "--run", str(tmp_path / "run"), "--seeds", "0-1"]) == 2
     assert capsys.readouterr().err == "lcrbnn: the launcher says WORLD_SIZE='x', which is no number\n"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert main(["train", "digits", "--run", str(tmp_path / "run"), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == "lcrbnn: RANK is 5, and of WORLD_SIZE 2 processes the last is 1\n"
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     try:
         assert main(["train", "digits", "--run", str(tmp_path / "run"), "--device", "cpu", "--seeds", "0-1"]) == 2

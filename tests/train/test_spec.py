@@ -158,8 +158,9 @@ def test_a_list_is_a_list(name: str, value: Any) -> None:
         ({"distill": 0.5}, "distill needs a teacher, the folder of a finished run"),
         ({"nesterov": True, "optimizer": "adam"}, "nesterov goes with sgd and a momentum of more than 0"),
         ({"nesterov": True, "momentum": 0}, "nesterov goes with sgd and a momentum of more than 0"),
-        ({"warmup": 15.5}, "warmup (15.5) and ramp (0) end within the 15 epochs"),
-        ({"ramp": 3, "epochs": 2}, "warmup (0) and ramp (3) end within the 2 epochs"),
+        ({"side": 7}, "side must be 0, the data set's own, or at least 8; got 7"),
+        ({"warmup": 15.5}, "warmup (15.5) and ramp (0) must end within the epochs, of which there are 15"),
+        ({"ramp": 3, "epochs": 2}, "warmup (0) and ramp (3) must end within the epochs, of which there are 2"),
     ],
     ids=lambda value: repr(value) if isinstance(value, dict) else "",
 )
