@@ -82,6 +82,15 @@ def test_a_few_bits_are_as_many_one_bit_operations() -> None:
         assert cost.element_wise == bits * 100 + 72
 
 
+def test_what_is_summed_over_a_sample_is_counted() -> None:
+    usual, *others = (
+        count(nn.Sequential(lcrbnn.BinaryConv2d(4, 8, 3, method=lcrbnn.method(name))), (4, 5, 5)).element_wise
+        for name in ("recu", "rbnn", "siman", "horq")
+    )
+    assert usual == 100 + 72  # a sign a number, a scale an output
+    assert others == [usual + 100, usual + 100, 100 * (2 + 2) + 72]
+
+
 def test_the_cost_table_of_the_paper() -> None:
     found = {row.title: cost for row, cost in paper_costs()}
     assert {found[title].bit_operations for title in ("BNN", "XNOR-Net", "ProxyBNN")} == {1_695_547_392}

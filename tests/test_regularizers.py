@@ -41,6 +41,24 @@ def small(name: str, chosen: str = "bnn") -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["spectral", "spectral-signs"])
+def test_the_norm_is_taken_in_full_precision_under_autocast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's autocast shortens the numbers of `mv`, and leaves `dot` as it is; a CPU's does neither."""
+    plain = torch.mv
+
+    def shortened(matrix: Tensor, vector: Tensor) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            return plain(matrix.bfloat16(), vector.bfloat16())
+        return plain(matrix, vector)
+
+    net = small(name, "bireal").eval()
+    images = torch.randn(2, 4, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = net(images)
+        monkeypatch.setattr(torch, "mv", shortened)
+        torch.testing.assert_close(net(images), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["spectral", "spectral-signs"])
 def test_the_norm_is_the_largest_singular_value_and_is_followed(name: str) -> None:
     net = small(name, "bireal")
     layer = net[0]

@@ -9,7 +9,9 @@ Everything is read off one forward pass. The rule, for one image:
     activation              2 a number (ReLU, hardtanh, PReLU, Maxout: two bounds, or a comparison and a product)
     max pool                k^2 - 1 an output
     average pool            k^2 an output; of a global one, k^2 is the whole map
-    sum of two maps         1 a number, wherever a network adds: skips, a learned shift
+    sum of two maps         1 a number, wherever a network adds: skips, a learned shift (but not one that a sign is
+                            taken of: its comparison is with the shift then)
+    mean of a sample        1 a number, where signs or scales need it: RBNN, SiMaN, HORQ
     anything else           copies, reshapes, padding: 0
 
 An engine folds scales and batch norms into other numbers; here they are counted as the network has them.
@@ -165,7 +167,8 @@ def _window(module: Any) -> int:
 
 
 def _binary(layer: BinaryLayer, x: Tensor, y: Tensor) -> int:
-    signs = 0 if layer.input_binarizer is None else x.numel() * layer.input_binarizer.bits
+    binarizer = layer.input_binarizer
+    signs = 0 if binarizer is None else x.numel() * (binarizer.bits + binarizer.sample_sums)
     if layer.method.real_weights:
         return signs
     weight = layer.binary_weight()

@@ -115,6 +115,7 @@ class ActivationBinarizer(Binarizer):
     """Binarises the input of one layer, shape (n, channels, h, w) or (..., channels)."""
 
     bits: int = 1  # how many signs an activation has
+    sample_sums: int = 0  # over a whole sample, that it takes when testing too: for a mean, or for a scale
     averaged: bool = False  # whether the network's loss has the mean over layers of what they note, not the sum
     channel_axis: int = 1  # where the channels of the input are; a linear layer sets -1
     real_border: bool = False  # whether padding is a real number beside learned levels, and no sign among signs

@@ -30,7 +30,7 @@ class HorqActivation(ActivationBinarizer):
         """Take the order."""
         super().__init__(channels)
         number(bits, "the order of horq", low=1, high=4, whole=True)
-        self.bits = bits
+        self.bits = self.sample_sums = bits
 
     def forward(self, x: Tensor) -> Binary:
         """One base an order."""

@@ -23,10 +23,12 @@ def unbiased_loss(scores: Tensor, labels: Tensor, flips: float) -> Tensor:
 class LnsWeight(WeightBinarizer):
     """alpha sign(M(w)), M a mapping network over the positions of each kernel, alpha = mean |w| of the filter.
 
-    The code was withdrawn, so M is a choice: w' + V tanh(U w'), w' the standardised filter, with a kernel's k x k
-    numbers in and out and 16 units between, shared by the layer; V starts at 0, so that M starts as w'. Gradient:
-    1 where |M(w)| <= 1, then through M. A penalty supervises M by the noisy labels sign(w'), with the estimator that is
-    unbiased if a share `flips` of them is wrong (0.1, both ways); `penalty` weighs its mean over the layer.
+    The code was withdrawn, so M is a choice: w' + V tanh(U w'), standardised again, w' the standardised filter, with
+    a kernel's k x k numbers in and out and 16 units between, shared by the layer; V starts at 0, so that M starts as
+    w'. Gradient: 1 where |M(w)| <= 1, then through M. A penalty supervises M by the noisy labels sign(w'), with the
+    estimator that is unbiased if a share `flips` of them is wrong (0.1, both ways); `penalty` weighs its mean over the
+    layer. It falls for ever as M grows, which is why M is standardised: otherwise no |M(w)| is below 1 after 2,000
+    steps, and no gradient reaches w.
     """
 
     training_only = ("enter", "leave")
@@ -46,7 +48,8 @@ class LnsWeight(WeightBinarizer):
         even = standardize_filters(weight)
         with torch.autocast(weight.device.type, enabled=False):
             kernels = even.reshape(*even.shape[:2], -1)
-            return even + (torch.tanh(kernels @ self.enter) @ self.leave).reshape(even.shape)
+            mapped = even + (torch.tanh(kernels @ self.enter) @ self.leave).reshape(even.shape)
+            return standardize_filters(mapped)
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs of the mapped weight and a scale a filter."""

@@ -101,6 +101,8 @@ class RbnnWeight(WeightBinarizer):
 class RbnnActivation(ActivationBinarizer):
     """sign of the sample minus its mean over its standard deviation, train and test; slope with k = 1 and t >= 1."""
 
+    sample_sums = 1
+
     def __init__(self, channels: int, *, t_min: float = 1e-2, t_max: float = 1e1) -> None:
         """Take the ends of the temperature's schedule."""
         super().__init__(channels)

@@ -82,6 +82,8 @@ class SimanActivation(ActivationBinarizer):
     Its PReLU belongs to the network: `resnet20-double-prelu`, `resnet18-double-prelu`.
     """
 
+    sample_sums = 1
+
     def forward(self, x: Tensor) -> Binary:
         """Signs of each sample, standardised over all but its first axis."""
         return Binary(ops.surrogate_sign(standardize_samples(x), ops.triangle))

@@ -24,6 +24,8 @@ def stage(progress: float) -> float:
 class SqWeight(WeightBinarizer):
     """Quantised filters beside real ones. Each step keeps floor((1 - r) out) filters real, r by stages up to 1.
 
+    The paper rounds; its code cuts, as here, which differs for widths that are no multiple of the stages.
+
     They are drawn by roulette: without replacement, with a chance that goes with the error |w - q|_1 / |w|_1. The draw
     is a function of two counts in buffers, so a captured step draws like a plain one and a resumed run like one that
     was never interrupted. The gradient of the hybrid weight goes straight to the latent one. The published four stages

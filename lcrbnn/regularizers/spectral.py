@@ -47,8 +47,9 @@ class SpectralNormalizer(Normalizer):
         return weight._replace(scale=(1 if weight.scale is None else weight.scale) / norm, offset=offset)
 
     def norm(self, rows: Tensor) -> Tensor:
-        """u^T W v, at least a tiny number; gradient flows to W."""
-        return torch.dot(self.u, torch.mv(rows, self.v)).clamp_min(TINY)
+        """u^T W v, at least a tiny number, in full precision under autocast too; gradient flows to W."""
+        with torch.autocast(rows.device.type, enabled=False):
+            return torch.dot(self.u, torch.mv(rows.to(self.u.dtype), self.v)).clamp_min(TINY)
 
     @torch.no_grad()
     def step(self, layer: BinaryLayer) -> None:

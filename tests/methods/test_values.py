@@ -139,7 +139,7 @@ def _mixed(w: np.ndarray) -> np.ndarray:
 
 def _mapped(w: np.ndarray) -> np.ndarray:
     kernels = _even(w).reshape(2, 3, 4)
-    return (kernels + np.tanh(kernels @ ENTER) @ LEAVE).reshape(2, 12)
+    return _even((kernels + np.tanh(kernels @ ENTER) @ LEAVE).reshape(2, 12))
 
 
 def _size(w: np.ndarray) -> np.ndarray:
