@@ -23,6 +23,21 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(x < 0, x.new_full((), -1), x.new_full((), 1))
 
 
+@torch.library.custom_op("lcrbnn::ranked", mutates_args=())
+def ranked(rows: Tensor) -> Tensor:
+    """Each row of (n, m), sorted; without gradient. For the compiler a call of its own.
+
+    The code that it would make of a sort itself cannot be combined with other kernels, as a lean step's are: torch 2.11
+    and 2.13 give up with "only supported in persistent reductions".
+    """
+    return rows.contiguous().sort(1).values
+
+
+@ranked.register_fake
+def _(rows: Tensor) -> Tensor:
+    return torch.empty_like(rows, memory_format=torch.contiguous_format)
+
+
 def straight(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
     """The straight-through slope: 1 everywhere, times p if there is one."""
     return torch.ones_like(x) if p is None else p.expand_as(x)

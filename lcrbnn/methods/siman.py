@@ -55,7 +55,7 @@ class SimanWeight(WeightBinarizer):
         """The magnitude of the standardised weight, less the middle one."""
         size = standardize_filters(weight).abs()
         n = weight[0].numel()
-        middle = size.detach().flatten(1).sort(1).values[:, n - n // 2]
+        middle = ops.ranked(size.detach().flatten(1))[:, n - n // 2]
         return size - per_filter(middle, weight)
 
     def forward(self, weight: Tensor) -> Binary:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cases import CASES, LEANS, rehearsed
+from bench.cases import CASES, LEANS, Case, rehearsed
+from lcrbnn.train import Spec
 from tools.launches import Launches, count
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about itself, where it is told that it has a GPU
@@ -55,3 +56,18 @@ def test_maps_stay_as_the_convolutions_of_a_gpu_leave_them() -> None:
     maps = re.findall(rf"extern_kernels\.convolution\(.*\n\s*{size}", forward)
     assert len(maps) == 15  # the others are the package's own
     assert all(strides.split(", ")[1] == "1" for strides in maps)
+
+
+class Siman(Case):
+    """A case of a method that sorts."""
+
+    def spec(self, teacher: str = "", seed: int = 0) -> Spec:
+        return super().spec(teacher, seed).but(method="siman")
+
+
+@pytest.mark.slow  # and one here
+def test_a_sort_can_be_combined_with_other_kernels() -> None:
+    from tools.offline import code_of
+
+    forward, _ = code_of(Siman("resnet8-double", data="synthetic-8"), LEANS["lean"])
+    assert forward.count("torch.ops.lcrbnn.ranked.default(") == 6  # once a binary layer
