@@ -15,7 +15,7 @@ from lcrbnn.train.spec import Spec, option_values
 
 STUDIES = Path(__file__).parents[1] / "studies"
 PLANS = sorted(STUDIES.glob("cifar10-best*.toml"))
-TABLE = {"resnet20": "resnet20-double", "resnet18": "resnet18", "react18": "resnet18"}  # the networks of the paper's Table 2
+TABLE = {"resnet20": "resnet20-double", "resnet18": "resnet18", "react18": "resnet18"}  # the paper's Table 2
 
 
 @cache
