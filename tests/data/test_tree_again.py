@@ -1,0 +1,53 @@
+"""Trees that are indexed again, and names that other programs write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lcrbnn.data.tree import find_tree
+from tests.data.trees import CLASSES, as_folder, as_zip, generated, under
+
+
+@pytest.mark.parametrize("form", ["one zip", "a zip a split"])
+def test_a_tree_in_archives_is_indexed_once_until_one_of_them_changes(tmp_path: Path, form: str) -> None:
+    split = form == "a zip a split"
+    where = tmp_path if split else tmp_path / "tree.zip"
+
+    def write(train: int, val: int) -> None:
+        made = generated(train=train, val=val)
+        parts = {name: under(made, name) for name in ("train", "val")} if split else {"tree": made}
+        for name, part in parts.items():
+            as_zip(part, tmp_path / f"{name}.zip")
+
+    write(4, 1)
+    first = find_tree(where)
+    assert find_tree(where) is first
+    write(4, 2)  # val alone is another
+    second = find_tree(where)
+    assert (len(first.test), len(second.test)) == (len(CLASSES), 2 * len(CLASSES))
+
+
+def test_a_tree_in_folders_is_looked_through_each_time(tmp_path: Path) -> None:
+    where = as_folder(generated(train=4, val=1), tmp_path)
+    count = len(find_tree(where).train)
+    one = next((where / "train" / CLASSES[0]).iterdir())
+    one.with_name("another.JPEG").write_bytes(one.read_bytes())
+    assert len(find_tree(where).train) == count + 1
+
+
+def test_labels_are_found_by_the_path_in_val_too_and_after_a_byte_order_mark(tmp_path: Path) -> None:
+    made = generated(train=4, val=1)
+    files = {f"val/{c}-side/1.png": made[f"val/{c}/000.JPEG"] for c in CLASSES}
+    text = "\ufeff" + "".join(f"{c}-side/1.png {c}\n" for c in CLASSES)
+    where = as_folder({**under(made, "train"), **files, "val_labels.txt": text.encode()}, tmp_path)
+    assert find_tree(where).test.labels.tolist() == list(range(len(CLASSES)))
+
+
+def test_a_zip_file_of_a_program_that_writes_backslashes_is_read(tmp_path: Path) -> None:
+    made = generated(train=4, val=1)
+    odd = as_zip({name.replace("/", "\\"): content for name, content in made.items()}, tmp_path / "odd.zip")
+    wanted, found = (find_tree(path).train for path in (as_zip(made, tmp_path / "usual.zip"), odd))
+    assert found.labels.tolist() == wanted.labels.tolist()
+    assert [found.inside(i) for i in range(len(found))] == [wanted.inside(i) for i in range(len(wanted))]
