@@ -34,8 +34,7 @@ class AbcWeight(WeightBinarizer):
     `weight_bases` is M. The published tables' "1/1" is M = N = 1, the default; one base has u = 0, where the paper's
     formula divides by 0. Each base passes its gradient straight to w, as the paper says; a of a layer, not of a filter,
     since its formulas are those of a layer. The gradient keeps the factor a_m, as the paper's chain rule does: at SGD's
-    usual rate few signs turn at first (digits, 0.1: under 1 % in ten steps, a tenth without the factor). Several bases
-    cannot be exported as 1 bit.
+    usual rate few signs turn at first. Several bases cannot be exported as 1 bit.
     """
 
     def __init__(self, weight: Tensor, *, weight_bases: int = 1) -> None:

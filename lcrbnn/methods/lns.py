@@ -27,8 +27,8 @@ class LnsWeight(WeightBinarizer):
     a kernel's k x k numbers in and out and 16 units between, shared by the layer; V starts at 0, so that M starts as
     w'. Gradient: 1 where |M(w)| <= 1, then through M. A penalty supervises M by the noisy labels sign(w'), with the
     estimator that is unbiased if a share `flips` of them is wrong (0.1, both ways); `penalty` weighs its mean over the
-    layer. It falls for ever as M grows, which is why M is standardised: otherwise no |M(w)| is below 1 after 2,000
-    steps, and no gradient reaches w.
+    layer. It falls for ever as M grows, which is why M is standardised: otherwise no |M(w)| stays
+    below 1, and no gradient reaches w.
     """
 
     training_only = ("enter", "leave")

@@ -390,14 +390,3 @@ def test_an_empty_class_in_an_archive_is_refused_as_in_a_folder(tmp_path: Path, 
             archive.addfile(entry)
     with pytest.raises(InputError, match=rf"tree\.{form}/train/zzz/? has no images: an empty class cannot be learned"):
         find_tree(path)
-
-
-def test_a_tar_file_of_a_whole_folder_names_the_folder_itself(tmp_path: Path) -> None:
-    """As `tar -C folder -cf train.tar .` writes it."""
-    files = generated(train=4, val=1)
-    for split in ("train", "val"):
-        folder = as_folder(under(files, split, keep=False), tmp_path / split)
-        (tmp_path / "tree").mkdir(exist_ok=True)
-        with tarfile.open(tmp_path / "tree" / f"{split}.tar", "w") as archive:
-            archive.add(folder, ".")
-    assert find_tree(tmp_path / "tree").classes == CLASSES

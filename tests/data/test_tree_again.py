@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,14 @@ def test_a_zip_file_of_a_program_that_writes_backslashes_is_read(tmp_path: Path)
     wanted, found = (find_tree(path).train for path in (as_zip(made, tmp_path / "usual.zip"), odd))
     assert found.labels.tolist() == wanted.labels.tolist()
     assert [found.inside(i) for i in range(len(found))] == [wanted.inside(i) for i in range(len(wanted))]
+
+
+def test_a_tar_file_of_a_whole_folder_names_the_folder_itself(tmp_path: Path) -> None:
+    """As `tar -C folder -cf train.tar .` writes it."""
+    files = generated(train=4, val=1)
+    for split in ("train", "val"):
+        folder = as_folder(under(files, split, keep=False), tmp_path / split)
+        (tmp_path / "tree").mkdir(exist_ok=True)
+        with tarfile.open(tmp_path / "tree" / f"{split}.tar", "w") as archive:
+            archive.add(folder, ".")
+    assert find_tree(tmp_path / "tree").classes == CLASSES
