@@ -304,33 +304,6 @@ def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
     assert max(ends, key=lambda arm: ends[arm]["valid"]) == "recu"
 
 
-def test_tiny_imagenet() -> None:
-    """Of the first three seeds."""
-    arms = {
-        "full precision": "tiny-real/none",
-        "IR-Net": "tiny-irnet/none",
-        "with LCR, `default`": "tiny-irnet/default",
-    }
-    tops = {
-        arm: [[run["readings"][0][what] for run in runs(arm)] for what in ("top1", "top5")] for arm in arms.values()
-    }
-    for title, arm in arms.items():
-        cells = [f"{statistics.fmean(top):.2f} ({statistics.stdev(top):.2f})" for top in tops[arm]]
-        assert f"| {title} | {listed(tops[arm][0])} | {' | '.join(cells)} | {listed(last(arm, 'train'))} |" in LOG
-    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/claims.md")]
-    for which, two in enumerate(zip(tops["tiny-irnet/none"], tops["tiny-irnet/default"], strict=True)):
-        found = minus(str(paired(*two)))
-        assert LOG.count(found) > 0
-        assert found in texts[0]
-        assert which or found in texts[1]
-        assert " ".join(f"{b - a:+.2f}" for a, b in zip(*two, strict=True)) in LOG
-    known = paired(last("tiny-irnet/none", "train"), last("tiny-irnet/default", "train"))
-    assert f"no fewer of them, {minus(str(known))}." in LOG
-    for arm in ("none", "default"):
-        ratios = [run["figures"]["last"]["ratios"] for run in runs(f"tiny-irnet/{arm}")]
-        assert listed([statistics.fmean(block) for block in zip(*ratios, strict=True)]).replace("0.", ".") in LOG
-
-
 def test_lean_steps_on_a_gpu() -> None:
     pairs = ("resnet20-five", "resnet20-five-latent", "resnet18-three")
     cases = dict.fromkeys(pairs, "") | {f"{case}-lean": "time" for case in pairs}

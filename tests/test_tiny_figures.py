@@ -1,0 +1,77 @@
+"""What the documents say of Tiny-ImageNet is what its records hold."""
+
+from __future__ import annotations
+
+import statistics
+
+from lcrbnn.study.paired import paired
+from tests.test_log_figures import LOG, ROOT, last, listed, minus, runs
+
+
+def tops(arm: str) -> list[list[float]]:
+    """Top-1 by seed, top-5 by seed."""
+    return [[run["readings"][0][what] for run in runs(arm)] for what in ("top1", "top5")]
+
+
+def compare_rows(arms: dict[str, str]) -> None:
+    for title, arm in arms.items():
+        cells = [f"{statistics.fmean(top):.2f} ({statistics.stdev(top):.2f})" for top in tops(arm)]
+        assert f"| {title} | {listed(tops(arm)[0])} | {' | '.join(cells)} | {listed(last(arm, 'train'))} |" in LOG
+
+
+def compare_ratios(plan: str) -> None:
+    for arm in ("none", "default"):
+        ratios = [run["figures"]["last"]["ratios"] for run in runs(f"{plan}/{arm}")]
+        shown = listed([statistics.fmean(block) for block in zip(*ratios, strict=True)])
+        assert " ".join(ratio.removeprefix("0") for ratio in shown.split()) in LOG
+
+
+def gains(plan: str) -> list[str]:
+    """Of retention in top-1 and in top-5, with intervals."""
+    return [minus(str(paired(*two))) for two in zip(tops(f"{plan}/none"), tops(f"{plan}/default"), strict=True)]
+
+
+def test_irnet() -> None:
+    """Of the first three seeds."""
+    compare_rows(
+        {
+            "full precision": "tiny-real/none",
+            "IR-Net": "tiny-irnet/none",
+            "with LCR, `default`": "tiny-irnet/default",
+        }
+    )
+    compare_ratios("tiny-irnet")
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/claims.md")]
+    for which, found in enumerate(gains("tiny-irnet")):
+        assert found in LOG
+        assert found in texts[0]
+        assert which or found in texts[1]
+    for two in zip(tops("tiny-irnet/none"), tops("tiny-irnet/default"), strict=True):
+        assert " ".join(f"{b - a:+.2f}" for a, b in zip(*two, strict=True)) in LOG
+    known = paired(last("tiny-irnet/none", "train"), last("tiny-irnet/default", "train"))
+    assert f"no fewer of them, {minus(str(known))}." in LOG
+
+
+def test_reactnet() -> None:
+    compare_rows(
+        {
+            "first step, 32/1": "tiny-react18-first/none",
+            "second step, 1/1": "tiny-react18/none",
+            "with LCR, `default`": "tiny-react18/default",
+        }
+    )
+    compare_ratios("tiny-react18")
+    first, fifth = gains("tiny-react18")
+    pairs = zip(tops("tiny-react18/none")[0], tops("tiny-react18/default")[0], strict=True)
+    assert f"in top-1, {first} ({minus(' '.join(f'{b - a:+.2f}' for a, b in pairs))})" in LOG
+    known = paired(last("tiny-react18/none", "train"), last("tiny-react18/default", "train"))
+    assert f"in top-5, {fifth}, and in what is known of the training images, {minus(str(known))}." in LOG
+    real, react = ([statistics.fmean(top) for top in tops(arm)] for arm in ("tiny-real/none", "tiny-react18/none"))
+    assert (
+        f"{react[0]:.2f} % beside {real[0]:.2f} % in full precision, top-5 {react[1]:.2f} beside {real[1]:.2f}" in LOG
+    )
+    (teacher, *_), _ = tops("tiny-real/none")
+    assert f"seed 0: {teacher:.2f} %) as the teacher of both steps" in LOG
+    texts = {name: (ROOT / name).read_text() for name in ("README.md", "docs/claims.md")}
+    for text in texts.values():
+        assert first in text
