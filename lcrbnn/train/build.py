@@ -149,7 +149,10 @@ def read_spec(folder: RunFolder) -> Spec:
 
 
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
-    """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest."""
+    """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest.
+
+    Of a checkpoint that is a part of another one it is the digest of that: a slim copy counts as its run.
+    """
     spec, model, digest, _ = load_run(folder)
     return spec, model, digest
 
@@ -165,7 +168,8 @@ def load_run(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
     if checkpoint.facts["spec"] != spec.digest():
         raise InputError(f"the checkpoint {newest} is of a run with other settings than spec.json has")
-    return spec, model, hashlib.sha256(newest.read_bytes()).hexdigest(), checkpoint.facts
+    digest = checkpoint.facts.get(WHOLE) or hashlib.sha256(newest.read_bytes()).hexdigest()
+    return spec, model, digest, checkpoint.facts
 
 
 def others(spec: Spec, runs: Path = RUNS) -> dict[str, RunFolder]:
@@ -215,7 +219,7 @@ def _start(spec: Spec, model: Network, folder: RunFolder) -> None:
 
 
 def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
-    theirs, model, digest, facts = load_run(folder)
+    theirs, model, digest = load_network(folder)
     if theirs.data != spec.data:
         raise InputError(f"the teacher in {folder.path} learned {theirs.data}, and this run is to learn {spec.data}")
     known, wanted = data_row(theirs).classes, data_row(spec).classes
@@ -224,7 +228,7 @@ def _teacher(spec: Spec, device: torch.device, folder: RunFolder) -> tuple[Netwo
     _check_unseen(spec, theirs, f"the teacher in {folder.path}")
     if spec.precision == "float64" != theirs.precision:
         _widen(model)  # its maps are compared with the network's
-    return model.to(device).eval().requires_grad_(False), facts.get(WHOLE, digest)
+    return model.to(device).eval().requires_grad_(False), digest
 
 
 def _optimizer(spec: Spec, model: Network, names: dict[Tensor, str], fused: bool) -> torch.optim.Optimizer:
