@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from lcrbnn.study.paired import paired, quantile, shift_seen
 from lcrbnn.study.plan import read_plan
+from lcrbnn.zoo.file import read_member
+from lcrbnn.zoo.index import members
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -302,6 +305,19 @@ def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
         shown = "`none`, the recipe" if arm == "none" else f"`{arm}`"
         assert f"| {shown} | {end['valid']:.2f} | {end['train']:.2f} |" in LOG
     assert max(ends, key=lambda arm: ends[arm]["valid"]) == "recu"
+    again = read_plan(ROOT / "studies" / "cifar10-resnet18-second.toml").arms
+    rows = {arm: runs(f"cifar10-resnet18-second/{arm}", 1)[0]["figures"]["last"] for arm in again}
+    for arm, end in rows.items():
+        shown = next(line for line in LOG.splitlines() if line.startswith(f"| `{arm}`"))
+        assert shown.endswith(f" | {end['valid']:.2f} | {end['train']:.2f} |")
+
+
+def test_scales_of_batch_norms_in_the_zoo() -> None:
+    net = read_member(members()["resnet20-double-irnet"]).model
+    norms = [m for name, m in net.named_modules() if isinstance(m, nn.BatchNorm2d) and "layer" in name]
+    sizes = [float(norm.weight.detach().abs().mean()) for norm in norms]
+    shown = f"scales is {min(sizes):.2f} to {max(sizes):.2f}.".replace("0.", ".")
+    assert shown in LOG
 
 
 def test_lean_steps_on_a_gpu() -> None:
