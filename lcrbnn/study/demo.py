@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
@@ -16,6 +12,7 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 from lcrbnn.train import Spec
+from lcrbnn.train.numerics import one_thread
 from lcrbnn.train.run import check_places, evaluate, train
 
 
@@ -24,17 +21,6 @@ class Run(NamedTuple):
 
     lines: list[dict[str, Any]]
     test: float
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Inside, torch computes on one core: a small network gains nothing from two, and loses all if one is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:

@@ -55,3 +55,14 @@ def all_digits() -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, torch computes on one core: a small network gains nothing from two, and loses all if one is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
