@@ -28,7 +28,11 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "ones": "all ones, not of unit length",
         "heaviest": "the longest column",
     },
-    "distance": {"ratio": "Eq. 11", "mse": "the official code"},
+    "distance": {
+        "ratio": "Eq. 11",
+        "below": "the same where it is below 1; what is above is left alone",
+        "mse": "the official code",
+    },
     "coefficient": {"half": "lambda / 2, Eq. 12", "batch": "lambda / (batch 10^4), the official code"},
 }
 

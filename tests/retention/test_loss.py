@@ -49,6 +49,15 @@ def test_the_last_term_weighs_a_quarter() -> None:
     assert float(weighted(two, one, PAPER)) == pytest.approx(0.25)
 
 
+def test_below_leaves_alone_what_is_larger_than_its_reference() -> None:
+    ours = [torch.tensor([v], requires_grad=True) for v in (3.0, 1.0, 6.0)]
+    theirs = [torch.tensor([v]) for v in (2.0, 4.0, 4.0)]
+    loss = weighted(ours, theirs, PAPER.but(distance="below"))
+    slopes = [float(slope) for slope in torch.autograd.grad(loss, ours)]
+    assert float(loss.detach()) == pytest.approx(0.1875**2)  # of the three above, the second alone
+    assert slopes == [0, pytest.approx(-2 * 0.1875 / 16), 0]  # upwards, as the printed Eq. 13 always pushes
+
+
 def test_the_official_distance_by_hand() -> None:
     ours = [torch.tensor([3.0, 1.0]), torch.tensor([2.0, 2.0])]
     theirs = [torch.tensor([1.0, 1.0]), torch.tensor([2.0, 5.0])]
