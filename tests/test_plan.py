@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.photos import photo_zip
 from lcrbnn.cli import main
 from lcrbnn.errors import Failed, InputError
 from lcrbnn.study import plan as planning
@@ -118,6 +119,22 @@ def test_an_interrupted_study_goes_on_and_makes_nothing_twice(tmp_path: Path) ->
     after = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("record.json")}
     assert [p for p in before if before[p] != after[p]] == [lost]
     assert len(list((tmp_path / "records").rglob("*.json"))) == 4
+
+
+def test_a_study_of_pictures_of_ones_own_goes_on_and_has_a_table(tmp_path: Path) -> None:
+    """How many classes they have is found by the first run, and not said in the plan."""
+    settings = 'epochs = 1\nbatch = 8\ndata = "folder"\nside = 16\naugment = "crop-flip"\nmodel = "resnet8-double"'
+    plan = plan_of(tmp_path, TEXT.replace("epochs = 1\nbatch = 300", settings))
+    photos = photo_zip(tmp_path / "photos.zip", [(16, 16)] * 64, classes=4)
+    options = Options(device="cpu", data_folder=photos, workers=1)
+    for _ in range(2):
+        run_plan(plan, tmp_path / "runs", tmp_path / "records", options, 2)
+        lines = table(plan, tmp_path / "records").splitlines()
+        assert [line.split()[:2] for line in lines[1:]] == [["none", "2"], ["weight-1", "2"]]
+    made = Spec.of(json.loads((tmp_path / "records/none/seed-0.json").read_text())["settings"])
+    assert made.classes == 4
+    assert made.difference(made.but(classes=0)) is None
+    assert made.difference(made.but(classes=3)) == ("classes", "4", "3")
 
 
 def test_a_table_of_some_runs_says_which_are_missing(tmp_path: Path) -> None:

@@ -178,10 +178,13 @@ class Spec:
         return replace(self, **fitting)
 
     def difference(self, other: Spec) -> tuple[str, str, str] | None:
-        """The first field in which another spec differs, with both values as a sentence shows them."""
+        """The first field in which another spec differs, with both values as a sentence shows them.
+
+        One that leaves the number of classes to the images differs from none that was found in them.
+        """
         for one in fields(self):
             mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            if mine != theirs:
+            if mine != theirs and (one.name, theirs) != ("classes", 0):
                 return one.name, _word(mine), _word(theirs)
         return None
 
