@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
-from lcrbnn.study.paired import paired
+from lcrbnn.study.paired import paired, quantile
 from tests.test_log_figures import LOG, ROOT, last, listed, minus, runs
 
 
@@ -70,6 +71,9 @@ def test_reactnet() -> None:
     assert (
         f"{react[0]:.2f} % beside {real[0]:.2f} % in full precision, top-5 {react[1]:.2f} beside {real[1]:.2f}" in LOG
     )
+    sides = [tops(arm)[0] for arm in ("tiny-real/none", "tiny-react18/none")]
+    wide = quantile(0.975, 3) * math.sqrt(sum(statistics.variance(side) / len(side) for side in sides))  # Welch: 3.97
+    assert f"({minus(f'{react[0] - real[0]:+.2f}')} ± {wide:.2f})" in LOG
     (teacher, *_), _ = tops("tiny-real/none")
     assert f"seed 0: {teacher:.2f} %) as the teacher of both steps" in LOG
     texts = {name: (ROOT / name).read_text() for name in ("README.md", "docs/claims.md")}
