@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 from lcrbnn.study.paired import paired, quantile, shift_seen
-from lcrbnn.study.plan import read_plan
-from lcrbnn.zoo.file import read_member
-from lcrbnn.zoo.index import members
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -292,32 +288,6 @@ def test_how_the_literal_form_ends_runs_with_real_activations() -> None:
     arms = [[run["readings"][0]["top1"] for run in runs(f"cifar10-weights/{arm}")] for arm in ("none", "default")]
     apart = [kept - plain for plain, kept in zip(*arms, strict=True)]
     assert f"The three differences, {minus(listed(apart))}, are close" in LOG
-
-
-def test_resnet18_in_full_precision_and_its_diagnosis() -> None:
-    real20 = [run["readings"][0]["top1"] for run in runs("cifar10-real/none")]
-    assert f"are within {max(real20) - min(real20):.2f} of each other" in (ROOT / "docs" / "claims.md").read_text()
-    (real,) = runs("cifar10-resnet18-real/none", 1)
-    assert f"In full precision: {real['readings'][0]['top1']:.2f} %" in LOG
-    plan = read_plan(ROOT / "studies" / "cifar10-resnet18-diagnosis.toml")
-    ends = {arm: runs(f"cifar10-resnet18-diagnosis/{arm}", 1)[0]["figures"]["last"] for arm in plan.arms}
-    for arm, end in ends.items():
-        shown = "`none`, the recipe" if arm == "none" else f"`{arm}`"
-        assert f"| {shown} | {end['valid']:.2f} | {end['train']:.2f} |" in LOG
-    assert max(ends, key=lambda arm: ends[arm]["valid"]) == "recu"
-    again = read_plan(ROOT / "studies" / "cifar10-resnet18-second.toml").arms
-    rows = {arm: runs(f"cifar10-resnet18-second/{arm}", 1)[0]["figures"]["last"] for arm in again}
-    for arm, end in rows.items():
-        shown = next(line for line in LOG.splitlines() if line.startswith(f"| `{arm}`"))
-        assert shown.endswith(f" | {end['valid']:.2f} | {end['train']:.2f} |")
-
-
-def test_scales_of_batch_norms_in_the_zoo() -> None:
-    net = read_member(members()["resnet20-double-irnet"]).model
-    norms = [m for name, m in net.named_modules() if isinstance(m, nn.BatchNorm2d) and "layer" in name]
-    sizes = [float(norm.weight.detach().abs().mean()) for norm in norms]
-    shown = f"scales is {min(sizes):.2f} to {max(sizes):.2f}.".replace("0.", ".")
-    assert shown in LOG
 
 
 def test_lean_steps_on_a_gpu() -> None:

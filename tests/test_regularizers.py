@@ -175,3 +175,15 @@ def test_the_record_has_every_variant_and_shows_what_is_undone() -> None:
         assert all(50 < score <= 100 for score in row["accuracy"])
     assert figures["spectral, before the sign"]["layers_move"] < 1e-4
     assert figures["spectral, after the sign"]["layers_move"] < 1e-4
+
+
+def test_the_documents_have_the_ratios_of_a_gpu() -> None:
+    docs = RECORD.parents[2] / "docs"
+    figures = read_record(RECORD.with_name("regularizers-h200.json"))["figures"]
+    lcr, before, after, loss = (f"{row['ratio']:.2f}" for name, row in figures.items() if name != "none")
+    assert f"{lcr}, {before}, {after} and {loss} times" in (docs / "claims.md").read_text()
+    said = (
+        f"retention takes {lcr} times the step without, spectral normalisation {before} (before the sign) and {after} "
+        f"(after it), defensive quantisation {loss}"
+    )
+    assert said in (docs / "LOG.md").read_text()

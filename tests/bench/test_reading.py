@@ -34,3 +34,16 @@ def test_streamed_and_cached_steps_are_timed_against_noise(tmp_path: Path, monke
     for found in (figures["cached"], figures["streamed"]):
         assert found["of_noise"] == pytest.approx(found["images_per_second"] / figures["noise"]["images_per_second"])
     assert figures["cached"]["waited"] == 0 < figures["streamed"]["waited"] < 1
+
+
+def test_the_documents_have_the_rates_of_a_gpu() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "data.md").read_text()
+    for how in ("zoom-flip", "resized-crop"):
+        figures = read_record(root / "results" / "bench" / f"data-wait-{how}.json")["figures"]
+        for name, found in figures.items():
+            if name != "goal":
+                share = "1" if name == "noise" else f"{found['of_noise']:.3f}"
+                title = "noise on the device" if name == "noise" else name
+                assert f"| {title} | `{how}` | {found['images_per_second']:,.0f} | {share} |" in text
+                assert name == "noise" or share in (root / "docs" / "LOG.md").read_text()
