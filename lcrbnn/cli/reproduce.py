@@ -30,11 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write all tables as a document (docs/results.md if no file is said)",
     )
+    parser.add_argument(
+        "--gains", type=Path, metavar="FILE", help="draw what retention gains in all tables: an .svg, .png or .pdf file"
+    )
     add_running(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Make what the tables lack and print them; or list the tables; or write them all."""
+    """Make what the tables lack and print them; or list the tables; or write and draw them all."""
     from lcrbnn.study.promise import read_promise
     from lcrbnn.study.results import describe, render, render_table
 
@@ -52,7 +55,12 @@ def execute(args: argparse.Namespace) -> int:
 
         write_whole(args.write, [render(promise).encode()])
         print(args.write)
-    elif not tables:
+    if args.gains is not None:
+        from lcrbnn.study.gains import all_gains, draw_gains
+
+        draw_gains(all_gains(promise), args.gains)
+        print(args.gains)
+    if not tables and args.write is None and args.gains is None:
         print(_list(promise))
     return 0
 

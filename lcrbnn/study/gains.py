@@ -1,0 +1,96 @@
+"""What retention gains in every promised table, in one picture: mean difference, 95 % interval, the paper's gain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lcrbnn.errors import InputError
+from lcrbnn.study.cells import against_zero, minus
+from lcrbnn.study.figure import BLUE, ORANGE, drawing, named
+from lcrbnn.study.paired import Paired
+from lcrbnn.study.promise import Promise, Row, Table
+from lcrbnn.study.results import gains
+
+WIDEST = 3.0  # points to either side that are drawn; what lies outside is an arrow with its number
+FAINT = "0.4"  # grey of what is said beside the picture
+HEADING = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no line goes through it
+
+
+class Gain(NamedTuple):
+    """A row of the picture."""
+
+    table: str
+    row: str
+    found: Paired
+    paper: float | None  # the paper's gain
+
+
+def all_gains(promise: Promise) -> list[Gain]:
+    """Of every arm with retention that has two pairs or more, in the order of the tables; each arm once."""
+    done, rows = set(), []
+    for table in promise.tables.values():
+        for row in () if table.pairs else table.rows:
+            pairs = [] if row.of in done else _pairs(promise, row)
+            found = against_zero(pairs)
+            if found is not None:
+                rows.append(Gain(table.title, row.title, found, _paper(promise, table, row)))
+                done.add(row.of)
+    return rows
+
+
+def _pairs(promise: Promise, row: Row) -> list[float]:
+    arms = promise.plan(row.of.study).arms
+    if row.than is not None or row.of.name not in arms or not arms[row.of.name].retains:
+        return []
+    return list(gains(promise, row.of, row.seeds).values())
+
+
+def _paper(promise: Promise, table: Table, row: Row) -> float | None:
+    control = next((other.paper for other in table.rows if other.of == promise.control(row.of)), None)
+    return None if control is None or row.paper is None else row.paper - control
+
+
+def draw_gains(rows: list[Gain], path: Path) -> None:
+    """A line a row, grouped by table, from top to bottom."""
+    if not rows:
+        raise InputError("there is no gain to draw: no arm with retention has two pairs of runs with test readings")
+    places, at = [], 0.0
+    for i, row in enumerate(rows):
+        at += 1.9 if i == 0 or row.table != rows[i - 1].table else 1.0
+        places.append(at)
+    with drawing(path, 1, 1, 8.5, 0.7 + 0.27 * at) as (_, grid):
+        axes = grid[0, 0]
+        axes.axvline(0, color="black", linewidth=0.8)
+        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+            if i == 0 or row.table != rows[i - 1].table:
+                axes.text(-WIDEST, place - 0.85, named(row.table), va="center", fontsize=8, bbox=HEADING)
+            _draw_row(axes, row, place)
+        axes.set(xlim=(-WIDEST, WIDEST), ylim=(at + 0.8, 0.3), xlabel="points of test accuracy, with less without LCR")
+        axes.set_yticks(places, [named(row.row.replace("`", "")) for row in rows])
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        _explain(axes)
+
+
+def _draw_row(axes: Any, row: Gain, place: float) -> None:
+    found = row.found
+    inside = abs(found.mean) <= WIDEST
+    if inside:
+        axes.plot([found.low, found.high], [place, place], color=BLUE, linewidth=1.6, solid_capstyle="butt")
+        axes.plot([found.mean], [place], "o", color=BLUE, markersize=5)
+    else:
+        end = WIDEST if found.mean > 0 else -WIDEST
+        away = {"arrowstyle": "->", "color": BLUE, "linewidth": 1.6}
+        axes.annotate("", xy=(end, place), xytext=(end * 0.88, place), arrowprops=away, annotation_clip=False)
+    if row.paper is not None:
+        axes.plot([row.paper], [place], "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5)
+    text = f"{minus(str(found))}, {found.pairs} pairs"
+    axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=FAINT)
+
+
+def _explain(axes: Any) -> None:
+    axes.plot([], [], "o-", color=BLUE, markersize=5, label="here: mean of pairs, 95 % interval")
+    axes.plot([], [], "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5, label="the paper's gain")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
