@@ -40,7 +40,8 @@ LEANS: dict[str, Lean] = {
     "wordy": Lean(),
     "norms": Lean(norms=True, scales=True),
     "together": Lean(together=True),
-    "lean": Lean(norms=True, scales=True, together=True),
+    "unclipped": Lean(norms=True, scales=True, together=True),
+    "lean": Lean(norms=True, clips=True, scales=True, together=True),
 }
 COMPILERS |= {name: {} for name in LEANS}
 
@@ -54,6 +55,7 @@ class Case:
     retention: str = "none"  # a row of RETENTIONS
     compiler: str = "plain"  # a row of COMPILERS
     seeds: int = 1  # runs side by side
+    batch: int = 128
     precision: str = "bfloat16"
     rate: float | None = None  # images a second, at least
     base: str | None = None  # the case that it is compared with
@@ -67,7 +69,7 @@ class Case:
     @property
     def compiled(self) -> tuple[object, ...]:
         """What its step is compiled for: cases with the same answer find each other's."""
-        return (self.model, self.data, self.retention, self.compiler, self.precision)
+        return (self.model, self.data, self.retention, self.compiler, self.precision, self.batch)
 
     def spec(self, teacher: str = "", seed: int = 0) -> Spec:
         """The settings of one of its runs: those of the recipes, with a rate that no random label can blow up."""
@@ -77,7 +79,7 @@ class Case:
             model=self.model,
             teacher=teacher,
             epochs=400,
-            batch=128,
+            batch=self.batch,
             drop_last=True,
             lr=0.01,
             precision=self.precision,
@@ -114,6 +116,9 @@ CASES: dict[str, Case] = {
     "resnet20-five-latent-lean": Case(
         "resnet20-double", retention="latent", compiler="lean", seeds=5, base="resnet20-five-latent"
     ),
+    "resnet18-256": Case("resnet18", batch=256),
+    "resnet18-256-unclipped": Case("resnet18", compiler="unclipped", batch=256, base="resnet18-256"),
+    "resnet18-256-latent": Case("resnet18", retention="latent", batch=256, base="resnet18-256"),
     "resnet18-combo": Case("resnet18", compiler="combo", base="resnet18"),
     "resnet18-cooperative": Case("resnet18", compiler="cooperative", base="resnet18"),
     "resnet18-tuned": Case("resnet18", compiler="tuned", base="resnet18"),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bench.cases import CASES, LEANS
 from lcrbnn.runs.record import write_record
 
-IMAGES = 256  # of a data set of noise: two batches
+IMAGES = 1000  # of a data set of noise: a number by which it is known, for nothing else has it
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 SHORT = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "i1": 1}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lcrbnn.kernels.support import usable
 
 PARTS = 16  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
-_MOST_ROWS = 128
+_MOST_ROWS = 256
 _NARROW = (torch.bfloat16, torch.float16)
 
 

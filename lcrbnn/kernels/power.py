@@ -7,11 +7,11 @@ from torch import Tensor
 
 from lcrbnn.kernels.support import usable
 
-_LARGEST = 128
+_LARGEST = 256
 
 
 def takes_power(small: Tensor) -> bool:
-    """Whether the kernel can iterate these matrices, (b, m, n): square ones of at most 128 rows, in float32."""
+    """Whether the kernel can iterate these matrices, (b, m, n): square ones of at most 256 rows, in float32."""
     _, rows, columns = small.shape
     return usable(small) and small.dtype == torch.float32 and rows == columns and 0 < rows <= _LARGEST
 

@@ -1,10 +1,15 @@
-"""The kernel behind power.py: a program reads one matrix and takes all steps with it."""
+"""The kernels behind power.py: a program takes all steps with one matrix.
+
+It holds a matrix of up to 128 rows; a larger one it reads anew each step, some rows at a time.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 from torch import Tensor
+
+_HELD = 128  # rows of a matrix that fit into registers
 
 
 @triton.jit
@@ -27,8 +32,40 @@ def _power(small, start, v_out, before_out, n, STEPS: tl.constexpr, SQUARED: tl.
     tl.store(before_out + which * n + place, before, mask=inside)
 
 
+@triton.jit
+def _power_in_rows(
+    small, start, v_out, before_out, n,
+    STEPS: tl.constexpr, SQUARED: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    matrix = small + tl.program_id(0) * n * n
+    vectors = tl.program_id(0) * n
+    place = tl.arange(0, SIZE)
+    inside = place < n
+    v = tl.load(start + vectors + place, mask=inside, other=0.0)
+    before = v
+    for _ in range(STEPS):
+        before = v
+        y = tl.zeros((SIZE,), dtype=tl.float32)
+        for begin in range(0, SIZE, ROWS):
+            row = begin + tl.arange(0, ROWS)
+            whole = (row[:, None] < n) & inside[None, :]
+            some = tl.load(matrix + row[:, None] * n + place[None, :], mask=whole, other=0.0)
+            product = tl.sum(some * v[None, :], axis=1)
+            if SQUARED:
+                y += tl.sum(some * product[:, None], axis=0)
+            else:  # each number to its place
+                y += tl.sum(tl.where(row[:, None] == place[None, :], product[:, None], 0.0), axis=0)
+        length = tl.sqrt(tl.sum(y * y, axis=0))
+        v = y / tl.maximum(length, 1e-30)
+    tl.store(v_out + vectors + place, v, mask=inside)
+    tl.store(before_out + vectors + place, before, mask=inside)
+
+
 def launch(small: Tensor, start: Tensor, v: Tensor, before: Tensor, iterations: int, squared: bool) -> None:
     """Fill v and before (b, n) from contiguous matrices (b, n, n) and starts (b, n)."""
     count, n = start.shape
     size = max(16, triton.next_power_of_2(n))
-    _power[(count,)](small, start, v, before, n, iterations, squared, size, num_warps=8 if size == 128 else 4)
+    if size > _HELD:
+        _power_in_rows[(count,)](small, start, v, before, n, iterations, squared, size, 32, num_warps=8)
+    else:
+        _power[(count,)](small, start, v, before, n, iterations, squared, size, num_warps=8 if size == _HELD else 4)

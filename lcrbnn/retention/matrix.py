@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lcrbnn.errors import InputError
 from lcrbnn.kernels.gram import grams, products
+from lcrbnn.kernels.support import usable
 from lcrbnn.retention.spectral import applied, value
 
 Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
@@ -112,7 +113,7 @@ class _Attach(torch.autograd.Function):
 
 def _combined(v: Tensor, x: Tensor) -> list[Tensor]:
     """Combinations of the rows of x (n, d), one for each row of v (k, n): k vectors of length d, as wide as v."""
-    if x.is_cuda:  # torch's compiler makes this one pass over x, without a wide copy
+    if usable(x):  # torch's compiler makes this one pass over x, without a wide copy
         return [(row[:, None] * x).sum(0) for row in v]
     return list((v @ x.to(v.dtype)).unbind())
 

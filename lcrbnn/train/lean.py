@@ -1,9 +1,9 @@
 """A compiled step in fewer launches: a network of small maps, several runs side by side, spends its time on them.
 
-Three things, which a benchmark can choose apart (bench/cases.py): batch norms add up in one launch instead of three,
+Four things, which a benchmark can choose apart (bench/cases.py): batch norms add up in one launch instead of three,
 and a pool to one pixel is a mean; the scale of a binary weight is multiplied into the weight, a few thousand numbers,
-instead of into the map, so that nothing stands between a convolution and its norm; and small kernels that do not depend
-on each other share a launch.
+instead of into the map, so that nothing stands between a convolution and its norm; a hardtanh goes back by its result;
+and small kernels that do not depend on each other share a launch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 
 from lcrbnn.layers import scaled_early
 from lcrbnn.train.fused_norm import fused_norms
+from lcrbnn.train.kept_clip import kept_clips
 from lcrbnn.train.mean_pool import mean_pools
 
 TOGETHER = 20  # kernels that share a launch, at most
@@ -25,9 +26,10 @@ TOGETHER = 20  # kernels that share a launch, at most
 
 @dataclass(frozen=True)
 class Lean:
-    """Which of the three a step has."""
+    """Which of the four a step has."""
 
     norms: bool = False
+    clips: bool = False
     scales: bool = False  # in bfloat16 only: in float32 sums of signs stay whole, in float16 1 / scale could overflow
     together: bool = False
 
@@ -38,6 +40,8 @@ class Lean:
             if self.norms:
                 held.enter_context(fused_norms(model))
                 held.enter_context(mean_pools(model))
+            if self.clips:
+                held.enter_context(kept_clips(model))
             if self.scales and precision == "bfloat16":
                 held.enter_context(scaled_early(model))
             yield
@@ -52,7 +56,7 @@ class Lean:
         return {"combo_kernels": True}
 
 
-CHOSEN = Lean(norms=True, scales=True, together=True)  # what steps on a GPU have
+CHOSEN = Lean(norms=True, clips=True, scales=True, together=True)  # what steps on a GPU have
 
 
 def groups(scheduler: Any) -> list[list[Any]]:

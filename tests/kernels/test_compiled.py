@@ -57,10 +57,15 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "Gram matrices": lambda: product_parts(maps(torch.bfloat16), []),
     "Gram matrices, wide": lambda: product_parts(maps(torch.float32), []),
     "products of two maps": lambda: product_parts(maps(torch.bfloat16), maps(torch.bfloat16)),
+    "Gram matrices of 256 rows": lambda: product_parts(maps(torch.bfloat16, 256), []),
+    "Gram matrices of 256 rows, wide": lambda: product_parts(maps(torch.float32, 256), []),
+    "products of 256 rows": lambda: product_parts(maps(torch.bfloat16, 256), maps(torch.bfloat16, 256)),
     "few rows": lambda: product_parts(maps(torch.float16, 5), maps(torch.float16, 5)),
     "batch norm": batch_norm(16, 32),
     "batch norm, many channels": batch_norm(512, 4),
     "power iteration": lambda: power(torch.zeros(4, 128, 128), torch.zeros(4, 128), 5, True),
+    "power iteration of 256 rows": lambda: power(torch.zeros(4, 256, 256), torch.zeros(4, 256), 5, True),
+    "power iteration of 256 rows, once": lambda: power(torch.zeros(4, 256, 256), torch.zeros(4, 256), 5, False),
 }
 
 

@@ -6,8 +6,19 @@ from torch import Tensor
 from lcrbnn.kernels.gram import PARTS, grams, product_parts, products
 from tests.kernels.interpreted import run_interpreted
 
-# Rows, then the columns of each map: one row, more maps than a launch takes, columns that fill no block, full size.
-CASES = [(1, [1]), (2, [7, 40]), (5, [64, 1, 130, 2000, 33]), (16, [100] * 4), (100, [300, 70]), (128, [4099] * 3)]
+# Rows, then the columns of each map: one row, more maps than a launch takes, columns that fill no block, all that one
+# program takes, and what takes several, whole and not.
+CASES = [
+    (1, [1]),
+    (2, [7, 40]),
+    (5, [64, 1, 130, 2000, 33, 20, 20, 20, 20]),
+    (16, [100] * 4),
+    (100, [300, 70]),
+    (128, [4099] * 3),
+    (129, [300]),
+    (200, [70, 130]),
+    (256, [1030] * 2),
+]
 
 
 def exact(maps: list[Tensor], others: list[Tensor] | None = None) -> Tensor:
@@ -43,8 +54,8 @@ def chosen() -> dict[str, list[str]]:
     torch.manual_seed(0)
     x = torch.randn(128, 300)
     rows = {}
-    for name, maps in {"suits": [x], "float64": [x.double()], "rows": [torch.randn(129, 300)]}.items():
-        same = torch.equal(grams(maps), product_parts([m.float() for m in maps if m.shape[0] <= 128] or [x], []).sum(1))
+    for name, maps in {"suits": [x], "float64": [x.double()], "rows": [torch.randn(257, 300)]}.items():
+        same = torch.equal(grams(maps), product_parts([m.float() for m in maps if m.shape[0] <= 256] or [x], []).sum(1))
         rows[name] = [str(grams(maps).dtype), str(same)]
     y = torch.randn(128, 300).half()
     for name, left in {"pair": x.half(), "pair of two types": x}.items():

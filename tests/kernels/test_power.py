@@ -7,7 +7,7 @@ from lcrbnn.kernels.power import power, takes_power
 from lcrbnn.retention.spectral import iterate
 from tests.kernels.interpreted import run_interpreted
 
-SIZES = [1, 2, 5, 16, 33, 128]
+SIZES = [1, 2, 5, 16, 33, 128, 129, 256]
 
 
 def largest_errors() -> dict[str, float]:
@@ -39,9 +39,10 @@ def special_cases() -> dict[str, bool]:
         "a zero matrix gives zero": bool((zero[0] == 0).all()),
         "a bad number stays one": bool(transposed[0].isfinite().all()) and bool(bad[0].isnan().any()),
         "any strides": torch.equal(transposed[0], power(small.mT.contiguous(), apart[0], 4, False)[0]),
+        "a large zero matrix too": bool((power(torch.zeros(1, 200, 200), torch.ones(1, 200), 3, False)[0] == 0).all()),
         "float32 goes to it": takes_power(small),
         "float64 does not": not takes_power(small.double()),
-        "nor a large matrix": not takes_power(torch.zeros(1, 129, 129)),
+        "nor a large matrix": not takes_power(torch.zeros(1, 257, 257)),
         "nor one that is not square": not takes_power(torch.zeros(1, 4, 5)),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from lcrbnn.methods import METHODS
 from lcrbnn.models import network
 from lcrbnn.retention.regularizer import frozen_statistics
 from lcrbnn.train.fused_norm import FusedNorm2d, fused_norms
+from lcrbnn.train.kept_clip import KeptClip, kept_clips
 from lcrbnn.train.lean import TOGETHER, Lean, groups
 from lcrbnn.train.mean_pool import MeanPool2d, mean_pools
 from tests.kernels.interpreted import run_interpreted
@@ -48,7 +49,8 @@ def test_what_the_compiler_sees_is_put_back() -> None:
     net = network("resnet8-double", "irnet", image=8)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     kinds = [type(module) for module in net.modules()]
-    with suppress(KeyError), Lean(norms=True, scales=True).on(net, "bfloat16"):
+    with suppress(KeyError), Lean(norms=True, clips=True, scales=True).on(net, "bfloat16"):
+        assert any(isinstance(module, KeptClip) for module in net.modules())
         assert any(isinstance(module, FusedNorm2d) for module in net.modules())
         assert all(layer.scales_early for layer in net.modules() if isinstance(layer, BinaryConv2d))
         raise KeyError
@@ -68,6 +70,27 @@ def test_a_pool_to_one_pixel_is_a_mean_and_others_are_left_alone() -> None:
         assert [type(pool) is MeanPool2d for pool in pools] == [True, True, False]
         assert all(torch.allclose(pool(x), y, atol=1e-14) for pool, y in zip(pools, plain, strict=True))
     assert all(type(pool) is nn.AdaptiveAvgPool2d for pool in pools)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (-0.5, 2.0)])
+def test_a_hardtanh_that_goes_back_by_its_result_is_the_same(dtype: torch.dtype, bounds: tuple[float, float]) -> None:
+    odd = torch.tensor([*bounds, 0.0, -0.0, torch.inf, -torch.inf])
+    near = [torch.nextafter(torch.tensor(at), torch.tensor(to)) for at in bounds for to in (-9.0, 9.0)]
+    x = torch.cat([odd, torch.stack(near), torch.linspace(-3, 3, 101), torch.tensor([torch.nan])]).to(dtype)
+    g = torch.randn(len(x)).to(dtype)
+    clip, found = nn.Hardtanh(*bounds), []
+    for kept in (False, True):
+        given = x.clone().requires_grad_()
+        with kept_clips(clip) if kept else nullcontext():
+            assert type(clip) is (KeptClip if kept else nn.Hardtanh)
+            y = clip(given)
+            y.backward(g)
+        assert given.grad is not None
+        assert y.dtype == given.grad.dtype == dtype
+        assert y[-1].isnan()  # a bad number stays one; where its gradient goes, torch itself is of two minds
+        found.append((y.detach()[:-1], given.grad[:-1]))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_norms_that_the_kernels_cannot_do_are_left_alone() -> None:
@@ -91,7 +114,8 @@ def gradients(net: nn.Module, images: Tensor, lean: Lean, backend: str) -> tuple
 
 def compared() -> dict[str, Any]:
     outcomes = []
-    for lean, backend in ((Lean(), "aot_eager"), (Lean(norms=True), "aot_eager"), (Lean(norms=True), "inductor")):
+    both = Lean(norms=True, clips=True)
+    for lean, backend in ((Lean(), "aot_eager"), (both, "aot_eager"), (both, "inductor")):
         torch.manual_seed(0)
         net = network("resnet8-double", "bireal", image=8).to(memory_format=torch.channels_last)
         images = torch.randn(6, 3, 8, 8).contiguous(memory_format=torch.channels_last)
@@ -105,7 +129,7 @@ def compared() -> dict[str, Any]:
 
 
 @pytest.mark.slow  # a network is compiled twice, with kernels that are interpreted
-def test_a_compiled_network_with_fused_norms_has_the_gradients_and_statistics_of_the_plain_one() -> None:
+def test_a_compiled_network_with_fused_norms_and_clips_has_the_gradients_and_statistics_of_the_plain_one() -> None:
     for backend, (error, count, variance) in run_interpreted(compared).items():
         assert error < 1e-3, backend  # a sign near 0 would make it far larger
         assert count > 20
