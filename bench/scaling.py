@@ -1,6 +1,6 @@
 """How the cost of a step grows with processes: what two of them take on this CPU against the model, and its tables.
 
-    python -m bench.scaling [--record FILE] [--rounds N]     measure: messages, agreement, whole steps, decoding
+    python -m bench.scaling [--record FILE] [--rounds N]     measure: messages, agreement, whole steps
     python -m bench.scaling --table                          the tables of docs/scaling.md, from records and the model
 
 The model (lcrbnn.study.scaling) gets bandwidth and latency from two sizes of messages; the other sizes, and the steps
@@ -10,18 +10,14 @@ of two processes, are then predicted.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import socket
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
 from bench.processes import ROOT, Worker
@@ -38,6 +34,7 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 SHARED = {"resnet20-double, shared norms": {**STEPS["resnet20-double"], "batch_norm": "sync"}}
 RECORD = ROOT / "results" / "bench" / "scaling-cpu.json"
+LOADER = RECORD.with_name("loader-cpu.json")
 GPUS = [1, 2, 4, 8, 16, 64, 256, 1000]
 FILE = 110e3  # bytes: ImageNet's 1.28 million training images have some 140 GB
 
@@ -86,22 +83,10 @@ def _norms(model: nn.Module) -> int:
     return sum(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
 
-def decoding(rounds: int) -> float:
-    """Images a second that one core makes of photographs of usual size in a plain Pillow loop: crop, 224 pixels."""
-    draw = np.random.default_rng(0)
-    rough = Image.fromarray(draw.integers(0, 256, (47, 63, 3), dtype=np.uint8)).resize(
-        (500, 375), Image.Resampling.BICUBIC
-    )
-    kept = io.BytesIO()
-    rough.save(kept, "JPEG", quality=92)
-    seen = []
-    for _ in range(rounds * 5):
-        began = time.perf_counter()
-        with Image.open(io.BytesIO(kept.getvalue())) as image:
-            cut = image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, (60, 40, 400, 340))
-        np.asarray(cut).copy()
-        seen.append(time.perf_counter() - began)
-    return 1 / min(seen)
+def core_images() -> float:
+    """Photographs of usual size that one core makes ready in a second: the package's loader, by its record."""
+    found = read_record(LOADER)["figures"]["500x375"]["images_per_core_second"]
+    return float(found["loader"])
 
 
 def load_of(name: str) -> Load:
@@ -116,7 +101,7 @@ def load_of(name: str) -> Load:
 
 def tables() -> str:
     """The tables of docs/scaling.md."""
-    core = read_record(RECORD)["figures"]["decoded_per_second_and_core"]
+    core = core_images()
     load = load_of("resnet18-double-imagenet")
     parts: list[str] = []
     for name, link in NETWORKS.items():
@@ -143,7 +128,6 @@ def main() -> None:
         print(tables())
         return
     torch.set_num_threads(1)
-    rate = decoding(args.rounds)
     seen = measure(args.rounds)
     link = fit(seen["sent"], 2)
     figures = {
@@ -151,7 +135,6 @@ def main() -> None:
         "bandwidth": link.bandwidth,
         "latency": link.latency,
         "predicted_over_measured": compare(seen, link, 2),
-        "decoded_per_second_and_core": rate,
     }
     print(json.dumps(figures, indent=1))
     if args.record is not None:

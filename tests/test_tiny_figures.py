@@ -61,6 +61,11 @@ def test_the_first_three_pairs_of_irnet() -> None:
     compare_ratios("tiny-irnet")
     for found in gains("tiny-irnet"):
         assert found in LOG
+    text = (ROOT / "docs" / "reproduce.md").read_text()
+    more = [b - a for a, b in zip(*(tops(f"tiny-irnet/{arm}", 5)[0][3:] for arm in ("none", "default")), strict=True)]
+    assert f"three had {gains('tiny-irnet')[0]}" in text
+    assert "({:+.2f} and {:+.2f})".format(*more) in text
+    assert f"The two new pairs have {statistics.fmean(more):+.2f} in the mean" in LOG
     for two in zip(tops("tiny-irnet/none"), tops("tiny-irnet/default"), strict=True):
         assert " ".join(f"{b - a:+.2f}" for a, b in zip(*two, strict=True)) in LOG
     known = paired(last("tiny-irnet/none", "train"), last("tiny-irnet/default", "train"))

@@ -57,6 +57,16 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"{self.path} cannot be looked into: {error.strerror}") from None
 
+    def untouched(self) -> bool:
+        """Whether the run that was started here made nothing: it ended before its first epoch and checkpoint did."""
+        made = self.record.exists() or self.fault.exists() or bool(self.listed())
+        return self.exists() and not made and not (self.log.exists() and self.log.stat().st_size)
+
+    def forget(self) -> None:
+        """Take back the start of a run that made nothing."""
+        for file in (self.broken, self.classes, self.spec):
+            file.unlink(missing_ok=True)
+
     def check_free(self) -> None:
         """Raise unless a run can start here: in no folder yet, an empty one, or one whose start was cut short."""
         if not self.path.exists():

@@ -21,7 +21,8 @@ AHEAD = 2  # steps that a device may have in hand before the next batch is sent
 class Channel:
     """The batches of a pool as tensors (n, 3, side, side), uint8, on a device.
 
-    `waited` counts the seconds in which a batch was not there yet and the device had nothing else to do.
+    `waited` counts the seconds in which a batch was not there yet and the device had nothing else to do: on a GPU by
+    its own clock, from the end of what was ordered before to the moment when the batch was there.
     """
 
     def __init__(self, pool: Pool, device: torch.device) -> None:
@@ -30,6 +31,7 @@ class Channel:
         self._copies: Any = None  # the stream on which batches go to a GPU
         self._pinned: int | None = None  # address of memory that a GPU may read while the CPU goes on
         self._ordered: deque[Any] = deque()  # an event for each step that the device has in hand
+        self._gaps: deque[tuple[Any, Any]] = deque()  # before and after a batch was waited for; not reached yet
         self._sent: deque[tuple[Any, Job]] = deque()  # batches on their way, whose memory is still needed
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Tensor]:
@@ -62,8 +64,7 @@ class Channel:
                 last = self._mark()
                 began = time.monotonic()
                 job = next(jobs, None)
-                if last is None or last.query():
-                    self.waited += time.monotonic() - began
+                self._count(last, time.monotonic() - began)
                 if job is None:
                     return
                 if job.broken:
@@ -77,12 +78,30 @@ class Channel:
         """After what is ordered so far, on a GPU; wait for the device if it has too much in hand."""
         if self.device.type != "cuda":
             return None
-        event = torch.cuda.Event()
-        event.record()
+        event = self._now()
         self._ordered.append(event)
         if len(self._ordered) > AHEAD:
             self._ordered.popleft().synchronize()
         return event
+
+    def _now(self) -> Any:
+        """An event behind all that is ordered so far, with the time at which the device reaches it."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _count(self, last: Any, seconds: float) -> None:
+        """Add what the device stood still, as far as it is known by now."""
+        if last is None:
+            self.waited += seconds
+            return
+        self._gaps.append((last, self._now()))
+        while self._gaps and self._gaps[0][1].query():
+            self._close_gap()
+
+    def _close_gap(self) -> None:
+        before, after = self._gaps.popleft()
+        self.waited += before.elapsed_time(after) / 1000
 
     def _to_cpu(self, job: Job) -> Tensor:
         made = torch.from_numpy(job.squares).permute(0, 3, 1, 2).contiguous()
@@ -116,6 +135,9 @@ class Channel:
             event, job = self._sent.popleft()
             event.synchronize()
             self.pool.release(job)
+        while self._gaps:
+            self._gaps[0][1].synchronize()
+            self._close_gap()
         self._ordered.clear()
 
 

@@ -181,7 +181,8 @@ def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
 
 def _known(folders: Iterable[RunFolder]) -> Faults | None:
     """The images that a run left out when it began; None if none has begun."""
-    return next((found for folder in folders if (found := folder.read_broken()) is not None), None)
+    began = (folder for folder in folders if not folder.untouched())
+    return next((found for folder in began if (found := folder.read_broken()) is not None), None)
 
 
 def _broken(folders: Iterable[RunFolder], spec: Spec, options: Options) -> Faults:
@@ -244,6 +245,9 @@ def _open(loop: Loop, options: Options) -> list[str]:
 
 
 def _begin(loop: Loop) -> None:
+    with _writing(loop):
+        if loop.folder.untouched():
+            loop.folder.forget()
     if not loop.folder.exists():
         loop.folder.create(loop.spec.stored())
     with _writing(loop):
@@ -272,6 +276,8 @@ def _writing(loop: Loop) -> Iterator[None]:
 def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
     if not folder.exists():
         folder.check_free()
+        return
+    if folder.untouched():  # nothing is lost if it starts anew, as it was or otherwise
         return
     if not resume:
         raise InputError(

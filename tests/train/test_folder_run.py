@@ -128,6 +128,10 @@ def test_a_broken_image_ends_a_run_in_a_sentence(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith(f"lcrbnn: {tmp_path}/images/train/")
     assert "JPEG is broken: it is " in said
+    assert main(["train", *words, "--run", str(tmp_path / "run"), "--skip-broken"]) == 0  # as the sentence says
+    capsys.readouterr()
+    assert main(["train", *words, "--run", str(tmp_path / "run"), "--skip-broken"]) == 2
+    assert "there is a run in" in capsys.readouterr().err
 
 
 def test_broken_images_are_left_out_counted_and_listed(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -185,6 +186,23 @@ def test_a_run_without_a_checkpoint_yet_is_made_again_and_says_so(
     train(SMALL, tmp_path / "run", seldom, resume=True)
     assert "no checkpoint was saved yet in" in capsys.readouterr().err
     assert_same(straight, tmp_path / "run")
+
+
+def test_a_run_that_made_nothing_starts_anew_as_it_was_or_otherwise(tmp_path: Path, straight: Path) -> None:
+    for resume in (False, True):
+        folder = RunFolder(tmp_path / str(resume))
+        folder.create(SMALL.but(batch=100).stored())
+        folder.write_broken({"gone": "it is empty"})
+        assert folder.untouched()
+        small_run(folder.path, resume=resume)
+        assert folder.read_broken() is None
+        assert not folder.untouched()
+        ends = [one.newest() for one in (folder, RunFolder(straight))]
+        assert len({end.read_bytes() for end in ends if end is not None}) == 1
+    shutil.copytree(straight, tmp_path / "more")
+    for name in ("record.json", "log.jsonl"):  # a checkpoint is enough to be kept
+        (tmp_path / "more" / name).unlink()
+    assert not RunFolder(tmp_path / "more").untouched()
 
 
 def test_a_run_goes_on_as_it_began_or_not_at_all(straight: Path) -> None:
