@@ -10,7 +10,7 @@ from torch import Tensor
 from lcrbnn.kernels.support import usable
 
 PARTS = 16  # pieces that the kernel cuts a row into; their products are summed afterwards, always in the same order
-_MOST_ROWS = 256
+_MOST_ROWS, _MOST_WIDE_ROWS = 256, 128  # of 16-bit maps, and of float32 ones, whose product would not fit
 _NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -19,7 +19,7 @@ def grams(maps: Sequence[Tensor]) -> Tensor:
 
     Maps narrower than float32 are read as they are and summed in float32; float64 stays float64.
     """
-    if all(_takes(x, (*_NARROW, torch.float32)) for x in maps):
+    if all(_takes(x, _NARROW) or (_takes(x, (torch.float32,)) and x.shape[0] <= _MOST_WIDE_ROWS) for x in maps):
         return product_parts(list(maps), []).sum(1)
     return torch.stack([_product(x, x) for x in maps])
 

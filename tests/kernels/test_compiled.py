@@ -58,7 +58,6 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "Gram matrices, wide": lambda: product_parts(maps(torch.float32), []),
     "products of two maps": lambda: product_parts(maps(torch.bfloat16), maps(torch.bfloat16)),
     "Gram matrices of 256 rows": lambda: product_parts(maps(torch.bfloat16, 256), []),
-    "Gram matrices of 256 rows, wide": lambda: product_parts(maps(torch.float32, 256), []),
     "products of 256 rows": lambda: product_parts(maps(torch.bfloat16, 256), maps(torch.bfloat16, 256)),
     "few rows": lambda: product_parts(maps(torch.float16, 5), maps(torch.float16, 5)),
     "batch norm": batch_norm(16, 32),

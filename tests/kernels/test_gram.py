@@ -54,8 +54,11 @@ def chosen() -> dict[str, list[str]]:
     torch.manual_seed(0)
     x = torch.randn(128, 300)
     rows = {}
-    for name, maps in {"suits": [x], "float64": [x.double()], "rows": [torch.randn(257, 300)]}.items():
-        same = torch.equal(grams(maps), product_parts([m.float() for m in maps if m.shape[0] <= 256] or [x], []).sum(1))
+    more = torch.randn(257, 300).half()
+    given = {"suits": x, "float64": x.double(), "short": more[:256], "rows": more, "wide rows": more[:129].float()}
+    for name, one in given.items():
+        maps, taken = [one], one.float() if one.dtype == torch.float64 else one
+        same = torch.equal(grams(maps), product_parts([taken[:256]], []).sum(1))
         rows[name] = [str(grams(maps).dtype), str(same)]
     y = torch.randn(128, 300).half()
     for name, left in {"pair": x.half(), "pair of two types": x}.items():
@@ -73,7 +76,9 @@ def test_only_what_the_kernel_can_do_goes_to_it() -> None:
     assert run_interpreted(chosen) == {
         "suits": ["torch.float32", "True"],
         "float64": ["torch.float64", "False"],
+        "short": ["torch.float32", "True"],
         "rows": ["torch.float32", "False"],
+        "wide rows": ["torch.float32", "False"],
         "pair": ["torch.float32", "True"],
         "pair of two types": ["torch.float32", "False"],
     }
