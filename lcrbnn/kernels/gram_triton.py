@@ -41,7 +41,7 @@ def _part(
             total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
         wanted = (one[:, None] < rows) & (two[None, :] < rows)
         tl.store(out + one[:, None] * rows + two[None, :], total, mask=wanted)
-        if SAME and SIDES > 1:  # noqa: SIM102 - this is known to the compiler, what follows is not
+        if SAME and SIDES > 1:  # noqa: SIM102  # this is known to the compiler, what follows is not
             if above < beside:
                 mirrored = (two[:, None] < rows) & (one[None, :] < rows)
                 tl.store(out + two[:, None] * rows + one[None, :], tl.trans(total), mask=mirrored)
