@@ -272,6 +272,27 @@ def test_react_a_has_the_published_size_and_cost() -> None:
     assert f"{cost.ops / 1e8:.2f}" == "0.87"
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((f"resnet20-double{activation}", "reactnet") for activation in ("", "-prelu", "-rprelu", "-maxout")),
+        ("react18", "reactnet"),
+        ("resnet20-double", "ie-net"),
+    ],
+)
+def test_maps_stay_short_under_autocast(name: str, method: str) -> None:
+    """A float32 parameter, added to a map of 16 bits or multiplied with it, would make all behind it 32 bits wide."""
+    net, seen = lcrbnn.network(name, method, image=8), {}
+    for place, module in net.named_modules():
+        if place.count(".") == 1 and place.startswith("layer"):
+            module.register_forward_hook(lambda _, inputs, y, at=place: seen.update({at: (inputs[0].dtype, y.dtype)}))
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.randn(2, 3, 8, 8)).float().sum().backward()
+    assert len(seen) >= 8
+    assert {kind for both in seen.values() for kind in both} == {torch.bfloat16}
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in net.parameters())
+
+
 def test_rprelu_shifts_slopes_and_shifts_again() -> None:
     act = RPReLU(1)
     act.front.data.fill_(-1.0)

@@ -139,9 +139,10 @@ class ActivationBinarizer(Binarizer):
         """Without what is noted: a copy of a network is no part of its graph."""
         return {**self.__dict__, "_noted": None}
 
-    def per_channel(self, x: Tensor) -> Tensor:
-        """Shape one number a channel, (channels,), so that it broadcasts over the input."""
-        return x.reshape(-1, 1, 1) if self.channel_axis == 1 else x
+    def shifted(self, x: Tensor, shift: Tensor) -> Tensor:
+        """The input plus a number a channel, (channels,), in its type: a wider one would widen all behind it."""
+        shift = shift.to(x.dtype)
+        return x + (shift.reshape(-1, 1, 1) if self.channel_axis == 1 else shift)
 
     def padding_sign(self, value: float) -> float:
         """The number that stands for the real padding value among the signs."""

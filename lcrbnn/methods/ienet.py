@@ -73,7 +73,7 @@ class IenetActivation(ActivationBinarizer):
         """One base a branch."""
         t = self.annealing.t.clamp_min(1)
         k = torch.ones_like(t)
-        shifted = [x + self.per_channel(shift) for shift in (self.first, self.second)]
+        shifted = [self.shifted(x, shift) for shift in (self.first, self.second)]
         if self.training:
             shifted = [y / sample_deviation(y) for y in shifted]
         signs = torch.stack([ops.surrogate_sign(y, iee_slope, t, k) for y in shifted])

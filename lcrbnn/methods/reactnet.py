@@ -20,7 +20,7 @@ class ReactActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs of the shifted input."""
-        return Binary(ops.surrogate_sign(x + self.per_channel(self.shift), ops.triangle))
+        return Binary(ops.surrogate_sign(self.shifted(x, self.shift), ops.triangle))
 
 
 class ReactWeight(BirealWeight):

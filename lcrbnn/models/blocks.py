@@ -24,7 +24,8 @@ class RPReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, h, w) -> the same shape."""
-        return self.prelu(x + self.front) + self.back
+        front, back = (shift.to(x.dtype) for shift in (self.front, self.back))  # wider ones would widen all behind them
+        return self.prelu(x + front) + back
 
 
 class Maxout(nn.Module):
