@@ -9,8 +9,8 @@ from lcrbnn.errors import InputError
 from lcrbnn.study.cells import against_zero, minus
 from lcrbnn.study.figure import BLUE, ORANGE, drawing, named
 from lcrbnn.study.paired import Paired
-from lcrbnn.study.promise import Promise, Row, Table
-from lcrbnn.study.results import gains
+from lcrbnn.study.promise import Promise, Row
+from lcrbnn.study.results import gains, paper_gain
 
 WIDEST = 3.0  # points to either side that are drawn; what lies outside is an arrow with its number
 FAINT = "0.4"  # grey of what is said beside the picture
@@ -34,7 +34,7 @@ def all_gains(promise: Promise) -> list[Gain]:
             pairs = [] if row.of in done else _pairs(promise, row)
             found = against_zero(pairs)
             if found is not None:
-                rows.append(Gain(table.title, row.title, found, _paper(promise, table, row)))
+                rows.append(Gain(table.title, row.title, found, paper_gain(promise, table, row)))
                 done.add(row.of)
     return rows
 
@@ -44,11 +44,6 @@ def _pairs(promise: Promise, row: Row) -> list[float]:
     if row.than is not None or row.of.name not in arms or not arms[row.of.name].retains:
         return []
     return list(gains(promise, row.of, row.seeds).values())
-
-
-def _paper(promise: Promise, table: Table, row: Row) -> float | None:
-    control = next((other.paper for other in table.rows if other.of == promise.control(row.of)), None)
-    return None if control is None or row.paper is None else row.paper - control
 
 
 def draw_gains(rows: list[Gain], path: Path) -> None:

@@ -61,8 +61,7 @@ def render_table(promise: Promise, table: Table) -> str:
     """One table, a line a row or a pair of them; a row without a record says so."""
     if table.pairs:
         return comparison(promise, table)
-    papers = {row.of: row.paper for row in table.rows if row.than is None}
-    cells = [_cells(promise, row, papers) for row in table.rows]
+    cells = [_cells(promise, table, row) for row in table.rows]
     if not table.top5:
         return markdown(COLUMNS, cells)
     return markdown((*COLUMNS, TOP5), [[*one, _top5(promise, row)] for one, row in zip(cells, table.rows, strict=True)])
@@ -92,7 +91,14 @@ def gains(promise: Promise, arm: Arm, seeds: int) -> dict[int, float]:
     return {seed: ours[seed] - control[seed] for seed in ours if seed in control}
 
 
-def _cells(promise: Promise, row: Row, papers: dict[Arm, float | None]) -> list[str]:
+def paper_gain(promise: Promise, table: Table, row: Row) -> float | None:
+    """The paper's figure of a row less that of its control in the same table; None where it has not both."""
+    control = promise.control(row.of)
+    paper = next((other.paper for other in table.rows if other.of == control and other.than is None), None)
+    return None if paper is None or row.paper is None else row.paper - paper
+
+
+def _cells(promise: Promise, table: Table, row: Row) -> list[str]:
     signed = "+" if row.than else ""  # a difference of gains, not a percentage
     paper = NONE if row.paper is None else f"{row.paper:{signed}.1f}"
     cells = [row.title, NOT_RUN, paper + (f" ({row.note})" if row.note else ""), *[""] * (len(COLUMNS) - 3)]
@@ -104,12 +110,11 @@ def _cells(promise: Promise, row: Row, papers: dict[Arm, float | None]) -> list[
     possible = (-200.0, 200.0) if row.than else (0.0, 100.0)
     cells[3:5] = f"{mean:{signed}.2f} ({spread(values)})", interval(values, f"{signed}.2f", possible)
     cells[5] = NONE if row.paper is None else f"{mean - row.paper:+.2f}"
-    control = promise.control(row.of)
-    if row.of != control and row.than is None:
+    if row.of != promise.control(row.of) and row.than is None:
         pairs = list(gains(promise, row.of, row.seeds).values())
-        shown = against_zero(pairs)
+        shown, theirs = against_zero(pairs), paper_gain(promise, table, row)
         cells[6:8] = f"{statistics.fmean(pairs):+.2f}" if pairs else NONE, interval(pairs, "+.2f")
-        cells[8:10] = NONE if shown is None else f"{shown.visible:.2f}", _paper_gain(papers.get(control), row.paper)
+        cells[8:10] = NONE if shown is None else f"{shown.visible:.2f}", NONE if theirs is None else f"{theirs:+.1f}"
         cells[10] = share(promise.runs(row.of, row.seeds))
     return [minus(cell) for cell in cells]
 
@@ -125,7 +130,3 @@ def _values(promise: Promise, row: Row) -> list[float]:
 def _top5(promise: Promise, row: Row) -> str:
     found = [record["readings"][0]["top5"] for record in promise.runs(row.of, row.seeds).values()]
     return f"{statistics.fmean(found):.2f} ({spread(found)})" if found else ""
-
-
-def _paper_gain(control: float | None, ours: float | None) -> str:
-    return NONE if control is None or ours is None else f"{ours - control:+.1f}"

@@ -47,3 +47,12 @@ def test_the_documents_have_the_rates_of_a_gpu() -> None:
                 title = "noise on the device" if name == "noise" else name
                 assert f"| {title} | `{how}` | {found['images_per_second']:,.0f} | {share} |" in text
                 assert name == "noise" or share in (root / "docs" / "LOG.md").read_text()
+    streamed = read_record(root / "results" / "bench" / "data-wait-resized-crop.json")
+    each = streamed["figures"]["streamed"]["images_per_second"] / streamed["settings"]["workers"]
+    assert f"{round(each, -2):,.0f} images a process and second" in text
+    loader_on_cpu = read_record(root / "results" / "bench" / "loader-cpu.json")["figures"]["500x375"]
+    rate = loader_on_cpu["images_per_core_second"]["loader"]
+    ratios = [f"{loader_on_cpu[name]:.2f} times" for name in ("ratio", "ratio_pixels")]
+    assert "{} a Pillow loop that also normalises with NumPy, as is usual, and {} one".format(*ratios) in text
+    assert text.count(f"{rate:.0f}") == 2
+    assert f"16 cores give {round(16 * rate, -2):,.0f}" in (root / "docs" / "scaling.md").read_text()
