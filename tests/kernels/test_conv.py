@@ -4,36 +4,8 @@ import torch.nn.functional as F
 
 from lcrbnn.kernels import conv
 from lcrbnn.models import network
-from tests.kernels.interpreted import run_interpreted
-
-# Input and output channels, height, width, images, stride: odd sides, more pixels than a block, weights not square.
-CASES = [(16, 16, 8, 8, 3, 1), (16, 32, 4, 6, 2, 1), (32, 32, 5, 7, 4, 1), (64, 64, 3, 3, 2, 1), (64, 32, 9, 8, 2, 1)]
-CASES += [(16, 32, 8, 6, 3, 2), (32, 16, 4, 10, 2, 2)]
-CASES += [(3, 16, 9, 8, 2, 1)]  # an image
-
-
-def largest_errors():
-    """Of output and gradients, against float64, over their largest entry; for float32 maps stored either way."""
-    torch.manual_seed(0)
-    errors = {}
-    for cin, cout, h, w, n, stride in CASES:
-        for layout in (torch.channels_last, torch.contiguous_format):
-            x = torch.randn(n, cin, h, w).contiguous(memory_format=layout).requires_grad_(cin != conv.THIN)
-            weight = torch.randn(cout, cin, 3, 3).contiguous(memory_format=layout).requires_grad_()
-            ours = conv.convolve(x, weight, stride)
-            theirs = F.conv2d(x.double(), weight.double(), padding=1, stride=stride)
-            g = torch.randn_like(ours)
-            wanted = [t for t in (x, weight) if t.requires_grad]
-            pairs = [
-                (ours, theirs),
-                *zip(
-                    torch.autograd.grad(ours, wanted, g),
-                    torch.autograd.grad(theirs, wanted, g.double()),
-                    strict=True,
-                ),
-            ]
-            errors[f"{cin} {cout} {stride} {layout}"] = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
-    return errors
+from tests.kernels.interpreted import check_interpreted, run_interpreted
+from tools.gpu import convolutions
 
 
 def dispatched():
@@ -61,8 +33,7 @@ def dispatched():
 
 
 def test_kernel_agrees_with_float64():
-    for case, errors in run_interpreted(largest_errors).items():
-        assert max(errors) < 1e-6, case
+    check_interpreted(convolutions)
 
 
 def test_only_what_the_kernel_can_do_goes_to_it():

@@ -4,26 +4,8 @@ import pytest
 import torch
 
 from lcrbnn.kernels.power import power, takes_power
-from lcrbnn.retention.spectral import iterate
-from tests.kernels.interpreted import run_interpreted
-
-SIZES = [1, 2, 5, 16, 33, 128, 129, 256]
-
-
-def largest_errors() -> dict[str, float]:
-    """Of the last two vectors, against the plain iteration in float64."""
-    torch.manual_seed(0)
-    errors = {}
-    for n in SIZES:
-        for squared in (False, True):
-            for iterations in (1, 2, 5):
-                small, start = torch.randn(3, n, n), torch.randn(3, n)
-                got = power(small, start, iterations, squared)
-                want = iterate(small.double(), start.double(), iterations, squared=squared)
-                errors[f"{n} {squared} {iterations}"] = max(
-                    float((a - b).abs().max()) for a, b in zip(got, want, strict=True)
-                )
-    return errors
+from tests.kernels.interpreted import check_interpreted, run_interpreted
+from tools.gpu import iterations
 
 
 def special_cases() -> dict[str, bool]:
@@ -48,8 +30,7 @@ def special_cases() -> dict[str, bool]:
 
 
 def test_the_kernel_agrees_with_the_plain_iteration_in_float64() -> None:
-    for case, error in run_interpreted(largest_errors).items():
-        assert error < 2e-5, case
+    check_interpreted(iterations)
 
 
 def test_special_cases() -> None:
