@@ -8,7 +8,8 @@ import pytest
 
 from lcrbnn.cli import main
 from lcrbnn.errors import InputError
-from lcrbnn.study.gains import all_gains, draw_gains
+from lcrbnn.study.gains import all_gains, gains_table
+from lcrbnn.study.gains_figure import draw_gains
 from lcrbnn.study.promise import Promise, read_promise
 from tests.test_results import PLAN, ROOT, promise, put
 
@@ -36,6 +37,20 @@ def test_rows_are_arms_with_retention_and_two_pairs_each_once(promise: Promise, 
     drawn = labels((tmp_path / "a.svg").read_text())
     assert "<!-- +0.40 [−0.26, +1.06], 3 pairs -->" in drawn
     assert "<!-- A -->" in drawn
+
+
+def test_the_table_has_the_same_rows_and_marks_what_is_decided(promise: Promise) -> None:
+    for seed, (without, kept) in enumerate([(80.0, 80.5), (81.0, 81.1), (82.0, 82.6)]):
+        put(promise, "one/none", seed, without)
+        put(promise, "one/kept", seed, kept, share=0.02)
+    put(promise, "one/none", 3, 10.0)  # without a partner: in neither mean
+    line = gains_table(all_gains(promise)).splitlines()[-1]
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == [
+        *("A", "with", "3", "81.00", "81.40", "+0.40 [−0.26, +1.06]", "+0.6")
+    ]
+    for seed in range(3):
+        put(promise, "one/kept", seed, 78.0 + seed)
+    assert "| **−2.00 [−2.00, −2.00]** |" in gains_table(all_gains(promise))
 
 
 def test_what_is_far_out_is_an_arrow_with_its_number(promise: Promise, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def execute(args: argparse.Namespace) -> int:
         write_whole(args.write, [render(promise).encode()])
         print(args.write)
     if args.gains is not None:
-        from lcrbnn.study.gains import all_gains, draw_gains
+        from lcrbnn.study.gains import all_gains
+        from lcrbnn.study.gains_figure import draw_gains
 
         draw_gains(all_gains(promise), args.gains)
         print(args.gains)

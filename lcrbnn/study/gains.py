@@ -1,29 +1,40 @@
-"""What retention gains in every promised table, in one picture: mean difference, 95 % interval, the paper's gain."""
+"""What retention gains: seed by seed over its control, beside the paper's gain; of every promised table, as a table."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NamedTuple
+import statistics
+from typing import NamedTuple
 
-from lcrbnn.errors import InputError
-from lcrbnn.study.cells import against_zero, minus
-from lcrbnn.study.figure import BLUE, ORANGE, drawing, named
+from lcrbnn.study.cells import NONE, against_zero, markdown, minus
 from lcrbnn.study.paired import Paired
-from lcrbnn.study.promise import Promise, Row
-from lcrbnn.study.results import gains, paper_gain
+from lcrbnn.study.promise import Arm, Promise, Row, Table
+from lcrbnn.study.readings import top1
 
-WIDEST = 3.0  # points to either side that are drawn; what lies outside is an arrow with its number
-FAINT = "0.4"  # grey of what is said beside the picture
-HEADING = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no line goes through it
+COLUMNS = ("CIFAR-10 unless said", "form", "pairs", "without", "with", "gain, 95 %", "paper's gain")
 
 
 class Gain(NamedTuple):
-    """A row of the picture."""
+    """An arm with retention, over its control."""
 
     table: str
     row: str
     found: Paired
     paper: float | None  # the paper's gain
+    without: float  # percent of the test images, mean of the same seeds
+    given: float
+
+
+def gains(promise: Promise, arm: Arm, seeds: int) -> dict[int, float]:
+    """How much an arm is above its control, by seed."""
+    ours, control = top1(promise.runs(arm, seeds)), top1(promise.control_runs(arm, seeds))
+    return {seed: ours[seed] - control[seed] for seed in ours if seed in control}
+
+
+def paper_gain(promise: Promise, table: Table, row: Row) -> float | None:
+    """The paper's figure of a row less that of its control in the same table; None where it has not both."""
+    control = promise.control(row.of)
+    paper = next((other.paper for other in table.rows if other.of == control and other.than is None), None)
+    return None if paper is None or row.paper is None else row.paper - paper
 
 
 def all_gains(promise: Promise) -> list[Gain]:
@@ -31,61 +42,36 @@ def all_gains(promise: Promise) -> list[Gain]:
     done, rows = set(), []
     for table in promise.tables.values():
         for row in () if table.pairs else table.rows:
-            pairs = [] if row.of in done else _pairs(promise, row)
-            found = against_zero(pairs)
+            pairs = {} if row.of in done or not _retains(promise, row) else gains(promise, row.of, row.seeds)
+            found = against_zero(list(pairs.values()))
             if found is not None:
-                rows.append(Gain(table.title, row.title, found, paper_gain(promise, table, row)))
+                both = top1(promise.control_runs(row.of, row.seeds)), top1(promise.runs(row.of, row.seeds))
+                without, given = (statistics.fmean(side[seed] for seed in pairs) for side in both)
+                theirs = paper_gain(promise, table, row)
+                rows.append(Gain(table.title, row.title, found, theirs, without, given))
                 done.add(row.of)
     return rows
 
 
-def _pairs(promise: Promise, row: Row) -> list[float]:
+def _retains(promise: Promise, row: Row) -> bool:
     arms = promise.plan(row.of.study).arms
-    if row.than is not None or row.of.name not in arms or not arms[row.of.name].retains:
-        return []
-    return list(gains(promise, row.of, row.seeds).values())
+    return row.than is None and row.of.name in arms and arms[row.of.name].retains
 
 
-def draw_gains(rows: list[Gain], path: Path) -> None:
-    """A line a row, grouped by table, from top to bottom."""
-    if not rows:
-        raise InputError("there is no gain to draw: no arm with retention has two pairs of runs with test readings")
-    places, at = [], 0.0
+def gains_table(rows: list[Gain]) -> str:
+    """A line an arm; the table's title once."""
+    lines = []
     for i, row in enumerate(rows):
-        at += 1.9 if i == 0 or row.table != rows[i - 1].table else 1.0
-        places.append(at)
-    with drawing(path, 1, 1, 8.5, 0.7 + 0.27 * at) as (_, grid):
-        axes = grid[0, 0]
-        axes.axvline(0, color="black", linewidth=0.8)
-        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
-            if i == 0 or row.table != rows[i - 1].table:
-                axes.text(-WIDEST, place - 0.85, named(row.table), va="center", fontsize=8, bbox=HEADING)
-            _draw_row(axes, row, place)
-        axes.set(xlim=(-WIDEST, WIDEST), ylim=(at + 0.8, 0.3), xlabel="points of test accuracy, with less without LCR")
-        axes.set_yticks(places, [named(row.row.replace("`", "")) for row in rows])
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-        _explain(axes)
-
-
-def _draw_row(axes: Any, row: Gain, place: float) -> None:
-    found = row.found
-    inside = abs(found.mean) <= WIDEST
-    if inside:
-        axes.plot([found.low, found.high], [place, place], color=BLUE, linewidth=1.6, solid_capstyle="butt")
-        axes.plot([found.mean], [place], "o", color=BLUE, markersize=5)
-    else:
-        end = WIDEST if found.mean > 0 else -WIDEST
-        away = {"arrowstyle": "->", "color": BLUE, "linewidth": 1.6}
-        axes.annotate("", xy=(end, place), xytext=(end * 0.88, place), arrowprops=away, annotation_clip=False)
-    if row.paper is not None:
-        axes.plot([row.paper], [place], "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5)
-    text = f"{minus(str(found))}, {found.pairs} pairs"
-    axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=FAINT)
-
-
-def _explain(axes: Any) -> None:
-    axes.plot([], [], "o-", color=BLUE, markersize=5, label="here: mean of pairs, 95 % interval")
-    axes.plot([], [], "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5, label="the paper's gain")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        gain = minus(str(row.found))
+        lines.append(
+            [
+                row.table if i == 0 or row.table != rows[i - 1].table else "",
+                row.row.removeprefix("with LCR, "),
+                str(row.found.pairs),
+                f"{row.without:.2f}",
+                f"{row.given:.2f}",
+                f"**{gain}**" if row.found.decided else gain,
+                NONE if row.paper is None else minus(f"{row.paper:+.1f}"),
+            ]
+        )
+    return markdown(COLUMNS, lines)

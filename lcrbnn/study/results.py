@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from lcrbnn.study.cells import NONE, NOT_RUN, against_zero, interval, markdown, minus, spread
 from lcrbnn.study.comparison import ABOUT, comparison
+from lcrbnn.study.gains import all_gains, gains, gains_table, paper_gain
 from lcrbnn.study.layers import layer_tables
-from lcrbnn.study.promise import Arm, Promise, Row, Table
+from lcrbnn.study.promise import Promise, Row, Table
 from lcrbnn.study.readings import share, top1
 
 COLUMNS = (
@@ -41,6 +42,12 @@ last epoch; under .01 it is not called LCR. A dash: the paper has no figure ther
 paper's figures are those that it prints.
 """
 
+SUMMARY = """## What retention gains, all studies
+
+Every arm with retention that has two pairs of runs or more, in the order of the tables below; in bold what is decided,
+an interval that leaves out 0. [Drawn](gains.svg) (`lcrbnn reproduce --gains docs/gains.svg`).
+"""
+
 
 def render(promise: Promise) -> str:
     """The whole document."""
@@ -49,7 +56,9 @@ def render(promise: Promise) -> str:
         for table in promise.tables.values()
     ]
     about = [ABOUT] if any(table.pairs for table in promise.tables.values()) else []
-    return "\n".join([TOP, *about, *sections, *layer_tables(promise)])
+    found = all_gains(promise)
+    first = [f"{SUMMARY}\n{gains_table(found)}\n"] if found else []
+    return "\n".join([TOP, *about, *first, *sections, *layer_tables(promise)])
 
 
 def describe(table: Table) -> str:
@@ -83,19 +92,6 @@ def progress(promise: Promise, table: Table) -> Progress:
     needed = [[row.of] if row.than is None else [row.of, row.than] for row in table.rows]
     rows = sum(all(there[arm] >= row.seeds for arm in of) for row, of in zip(table.rows, needed, strict=True))
     return Progress(rows, len(table.rows), sum(there.values()), sum(arms.values()))
-
-
-def gains(promise: Promise, arm: Arm, seeds: int) -> dict[int, float]:
-    """How much an arm is above its control, by seed."""
-    ours, control = top1(promise.runs(arm, seeds)), top1(promise.control_runs(arm, seeds))
-    return {seed: ours[seed] - control[seed] for seed in ours if seed in control}
-
-
-def paper_gain(promise: Promise, table: Table, row: Row) -> float | None:
-    """The paper's figure of a row less that of its control in the same table; None where it has not both."""
-    control = promise.control(row.of)
-    paper = next((other.paper for other in table.rows if other.of == control and other.than is None), None)
-    return None if paper is None or row.paper is None else row.paper - paper
 
 
 def _cells(promise: Promise, table: Table, row: Row) -> list[str]:
