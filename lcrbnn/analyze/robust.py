@@ -1,10 +1,9 @@
-"""A finished run as `lcrbnn analyze` records it: norms, bounds, sensitivity, sign flips, ratios, likeness."""
+"""A network as `lcrbnn analyze` records it: norms, bounds, sensitivity, sign flips, ratios, likeness."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,11 +17,8 @@ from lcrbnn.data import DataSet, Split
 from lcrbnn.errors import InputError
 from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.models import Network
-from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batches
-from lcrbnn.train.build import load_network
-from lcrbnn.train.dataset import run_row
 from lcrbnn.train.noise import DEVIATIONS, noisy
 from lcrbnn.train.numerics import all_digits, find_device
 from lcrbnn.train.run import Options
@@ -46,24 +42,22 @@ SUMMARY: dict[str, str] = {
 }
 
 
-def settings_of(run: Path, options: Options, count: int) -> dict[str, Any]:
-    """What the figures of a run depend on."""
-    spec, _, digest = load_network(RunFolder(run))
+def settings_of(said: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """What the figures of a network depend on, of which a record says so much: its spec and digest."""
     return {
-        "run": spec.stored(),
+        **said,
         "images": count,
         "batch": min(BATCH, count),
         "radii": list(RADII),
         "draws": DRAWS,
         "noise": list(DEVIATIONS),
-        "checkpoint_sha256": digest,
     }
 
 
-def analyze_run(run: Path, options: Options, count: int, tick: Callable[[str], None]) -> dict[str, Any]:
-    """The figures of a run, from the first `count` training images (no test image is looked at)."""
-    spec, model, _ = load_network(RunFolder(run))
-    row = run_row(RunFolder(run), spec)
+def analyze_first(
+    model: Network, row: DataSet, options: Options, count: int, tick: Callable[[str], None]
+) -> dict[str, Any]:
+    """The figures of a network, from the first `count` training images (no test image is looked at)."""
     device = find_device(options.device)
     shown = row.load(options.data_folder).train
     if count > len(shown.labels):

@@ -1,10 +1,9 @@
-"""The attacks on a run's network: what a record of them depends on, and what it holds."""
+"""The attacks on a trained network: what a record of them depends on, and what it holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +11,9 @@ import torch
 from lcrbnn.attack.suite import Verdict, attack_all
 from lcrbnn.attack.table import ATTACKS, Attack
 from lcrbnn.attack.target import target_of
+from lcrbnn.data import DataSet
 from lcrbnn.errors import InputError, choose
-from lcrbnn.runs.folder import RunFolder
-from lcrbnn.train.build import load_network
-from lcrbnn.train.dataset import run_row
+from lcrbnn.models import Network
 from lcrbnn.train.numerics import all_digits, find_device
 from lcrbnn.train.run import Options
 
@@ -44,14 +42,12 @@ def parse_eps(text: str) -> float:
     return value
 
 
-def settings_of(run: Path, attacks: Mapping[str, Attack], eps: Sequence[str], images: int, seed: int) -> dict[str, Any]:
-    """What the figures of a run depend on; no batch, for nothing is drawn by it."""
-    folder = RunFolder(run)
-    if not folder.record.exists():
-        raise InputError(f"the run in {run} is not finished: attacks are on test images, which are for finished runs")
-    spec, _, digest = load_network(folder)
+def settings_of(
+    said: Mapping[str, Any], attacks: Mapping[str, Attack], eps: Sequence[str], images: int, seed: int
+) -> dict[str, Any]:
+    """What the figures of a network depend on, of which a record says so much; no batch, for nothing is drawn by it."""
     return {
-        "run": spec.stored(),
+        **said,
         "split": "test",
         "images": images,
         "eps": list(eps),
@@ -59,21 +55,19 @@ def settings_of(run: Path, attacks: Mapping[str, Attack], eps: Sequence[str], im
         "attacks": {name: dict(row.settings) for name, row in attacks.items()},
         "seed": seed,
         "precision": "float32",
-        "checkpoint_sha256": digest,
     }
 
 
-def attack_run(
-    run: Path,
+def attack_first(
+    model: Network,
+    row: DataSet,
     settings: Mapping[str, Any],
     attacks: Mapping[str, Attack],
     options: Options,
     batch: int,
     tick: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The figures of a run, by eps; `tick` hears of each attack that is done."""
-    spec, model, _ = load_network(RunFolder(run))
-    row = run_row(RunFolder(run), spec)
+    """The figures of a network on the first test images, by eps; `tick` hears of each attack that is done."""
     device = find_device(options.device)
     test = row.load(options.data_folder).test
     count = settings["images"]

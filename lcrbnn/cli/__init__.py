@@ -19,8 +19,8 @@ from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose
 COMMANDS = {
     "demo": "train a small binary network on digits, with and without retention",
     "train": "train a network into a run folder, or go on with an interrupted run",
-    "eval": "read the accuracy of a run, or of a network of the zoo",
-    "robustness": "read the error of runs on corrupted test images",
+    "eval": "read the accuracy of runs, or of networks of the zoo",
+    "robustness": "read the error of runs, or of networks of the zoo, on corrupted test images",
     "export": "write the network of a run as a .bnn file, with one bit a binary weight",
     "predict": "name what is in pictures, by a .bnn file and the engine",
     "inspect": "show the graph of a .bnn file, its sizes, kernels and times",

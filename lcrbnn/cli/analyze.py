@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lcrbnn.cli._given import ZOO, find_groups, find_subject
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import number
 
@@ -19,38 +21,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_groups(parser: argparse.ArgumentParser) -> None:
-    """Runs that are compared seed by seed, and a folder of records."""
+    """Runs, or networks of the zoo, that are compared seed by seed, and a folder of records."""
     parser.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="folder of a run, or of its seed-N folders, or NAME=FOLDER; several groups are compared with the first, "
-        "seed by seed",
+        help=f"folder of a run, or of its seed-N folders, or {ZOO}; GROUP=FOLDER or GROUP=zoo:NAME gives it another "
+        "name; several groups are compared with the first, seed by seed",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="of the records, FOLDER/GROUP/seed-N.json; a run that has one "
-        "there with the same settings is not measured again",
+        help="of the records, FOLDER/GROUP/seed-N.json, of networks of the zoo too; none is written if not said; a run "
+        "that has one there with the same settings is not measured again",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measure each run, write its record, print the comparison."""
-    from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_run, settings_of
-    from lcrbnn.study.groups import compare, find_groups, measured
+    """Measure each network, write its record, print the comparison."""
+    from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_first, settings_of
+    from lcrbnn.study.groups import compare, measured
     from lcrbnn.train.run import Options
 
     number(args.images, "--images", low=2, high=10_000, whole=True)
     options = Options(args.device, args.data_folder)
+
+    def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
+        subject = find_subject(run)
+        return analyze_first(subject.model, subject.row, options, args.images, tick)
+
     found = measured(
         args.out,
         find_groups(args.runs),
         "analyze",
-        lambda run: settings_of(run, options, args.images),
-        lambda run, settings, tick: analyze_run(run, options, args.images, tick),
+        lambda run: settings_of(find_subject(run).said, args.images),
+        measure,
         PARTS,
         holds=lambda found: "summary" in found,
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from lcrbnn.cli._given import find_groups, find_subject
 from lcrbnn.cli.analyze import add_groups
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError, number
@@ -27,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Attack each run, write its record, print the comparison, and say loudly where gradients are masked."""
-    from lcrbnn.attack.run import attack_run, chosen_attacks, parse_eps, settings_of, summary
-    from lcrbnn.study.groups import compare, find_groups, measured
+    """Attack each network, write its record, print the comparison, and say loudly where gradients are masked."""
+    from lcrbnn.attack.run import attack_first, chosen_attacks, parse_eps, settings_of, summary
+    from lcrbnn.study.groups import compare, measured
     from lcrbnn.train.run import Options
 
     for name, low in (("images", 1), ("batch", 1), ("steps", 1), ("restarts", 1), ("queries", 2), ("seed", 0)):
@@ -42,12 +45,17 @@ def execute(args: argparse.Namespace) -> int:
     changes = {name: getattr(args, name) for name in ("steps", "restarts", "queries")}
     attacks = chosen_attacks(args.attacks, changes)
     options = Options(args.device, args.data_folder)
+
+    def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
+        subject = find_subject(run, finished=True)
+        return attack_first(subject.model, subject.row, settings, attacks, options, args.batch, tick)
+
     found = measured(
         args.out,
         find_groups(args.runs),
         "attack",
-        lambda run: settings_of(run, attacks, args.eps, args.images, args.seed),
-        lambda run, settings, tick: attack_run(run, settings, attacks, options, args.batch, tick),
+        lambda run: settings_of(find_subject(run, finished=True).said, attacks, args.eps, args.images, args.seed),
+        measure,
         len(attacks) * len(args.eps),
         holds=lambda found: all("clean" in found.get(eps, ()) for eps in args.eps),
     )

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lcrbnn.cli._given import ZOO, find_subject
 from lcrbnn.errors import InputError, number
+from lcrbnn.zoo import named
 
 if TYPE_CHECKING:
     from lcrbnn.analyze.cost import Cost
@@ -17,34 +19,40 @@ REAL = "real"  # full precision
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A network and its images, or the paper's table."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a network (lcrbnn models), or the folder of a run")
+    """Networks and their images, or the paper's table."""
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help=f"a network (lcrbnn models), the folder of a run, or {ZOO}"
+    )
     parser.add_argument("--method", help="how it is binarised (lcrbnn methods; irnet if not said), or real")
     parser.add_argument("--bits", help="1/1 or 1/32, weights and activations; the method's own if not said")
     parser.add_argument("--image", type=int, help="side of an image in pixels; the network's own if not said")
     parser.add_argument("--classes", type=int, help="the network's own if not said")
     parser.add_argument("--layers", action="store_true", help="a line a layer too")
     parser.add_argument("--paper", action="store_true", help="the paper's cost table beside our counts")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a record, .json")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="write a record of one network, or of --paper; .json"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     """Count, print, and write the record if asked."""
-    if args.paper == (args.model is not None):
+    if args.paper == bool(args.models):
         raise InputError("say a network or --paper, one of them")
-    settings, figures = _paper(args) if args.paper else _model(args)
-    if args.out is not None:
-        from lcrbnn.runs.record import write_record
+    if args.out is not None and len(args.models) > 1:
+        raise InputError(f"a record is of one network; got {len(args.models)} and -o")
+    for settings, figures in [_paper()] if args.paper else (_model(word, args) for word in args.models):
+        if args.out is not None:
+            from lcrbnn.runs.record import write_record
 
-        write_record(args.out, "cost", settings, figures)
-        print(args.out)
+            write_record(args.out, "cost", settings, figures)
+            print(args.out)
     return 0
 
 
-def _model(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _model(word: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     from lcrbnn.analyze.cost import count
 
-    net, name, shape = _find(args)
+    net, name, shape = _find(word, args)
     cost = count(net, shape)
     size, why = _file_size(net, name, shape)
     print(f"{name}, an image of {' x '.join(map(str, shape))} (channels, height, width)")
@@ -78,25 +86,26 @@ def _more(value: int, usual: int, what: str) -> str:
     return "" if value == usual else f" ({value:,} {what})"
 
 
-def _find(args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
+def _find(word: str, args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
     """The network, what it is called, and the shape of an image."""
     from lcrbnn.models import MODELS, network
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.build import load_network
-    from lcrbnn.train.dataset import data_row
 
-    if args.model not in MODELS and Path(args.model).is_dir():
+    member = named(word)
+    if member is not None or (word not in MODELS and Path(word).is_dir()):
         if any(one is not None for one in (args.method, args.bits, args.image, args.classes)):
-            raise InputError("a run has its method, bits, image and classes: say none of them")
-        spec, net, _ = load_network(RunFolder(Path(args.model)))
-        row = data_row(spec)
-        return net, f"{spec.model} {spec.method}", (row.channels, row.image, row.image)
+            raise InputError(
+                "a run has its method, bits, image and classes, and so has a network of the zoo: say none of them"
+            )
+        subject = find_subject(Path(word), done="counted")
+        spec, row = subject.spec, subject.row
+        name = f"{spec.model} {spec.method}" if member is None else f"{word}, {spec.model} {spec.method}"
+        return subject.model, name, (row.channels, row.image, row.image)
     method = None if args.method == REAL else args.method or "irnet"
     if args.image is not None:
         number(args.image, "--image", low=8, high=4096, whole=True)
-    net = network(args.model, method, bits=args.bits, classes=args.classes, image=args.image)
-    side = MODELS[args.model].image if args.image is None else args.image
-    return net, f"{args.model} {method or REAL}{f' {args.bits}' if args.bits else ''}", (3, side, side)
+    net = network(word, method, bits=args.bits, classes=args.classes, image=args.image)
+    side = MODELS[word].image if args.image is None else args.image
+    return net, f"{word} {method or REAL}{f' {args.bits}' if args.bits else ''}", (3, side, side)
 
 
 def _file_size(net: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
@@ -119,7 +128,7 @@ def _file_size(net: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | 
         return path.stat().st_size, ""
 
 
-def _paper(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _paper() -> tuple[dict[str, Any], dict[str, Any]]:
     from lcrbnn.analyze.cost_paper import IMAGE, UNKNOWN, agrees, paper_costs
 
     print(f"{'':<15} {'BOPS, paper':>11} {'ours':>14}   {'FLOPS, paper':>12} {'ours':>14}")

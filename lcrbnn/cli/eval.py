@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lcrbnn.cli._given import ZOO
 from lcrbnn.cli.train import add_options, add_reading
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs, and which images to read."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of its seed-N folders; or zoo:NAME"
+        "runs", nargs="+", type=Path, metavar="RUN", help=f"folder of a run, or of its seed-N folders; or {ZOO}"
     )
     parser.add_argument(
         "--final", action="store_true", help="read the test split of a finished run; its record notes each reading"

@@ -7,19 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lcrbnn.cli._given import ZOO, find_subject
 from lcrbnn.errors import InputError
 
 if TYPE_CHECKING:
-    from lcrbnn.data import DataSet
     from lcrbnn.engine import Model
-    from lcrbnn.models import Network
-    from lcrbnn.train.spec import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A run, and the file to write."""
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a run, whose newest checkpoint is exported; or zoo:NAME"
+        "run", type=Path, metavar="RUN", help=f"folder of a run, whose newest checkpoint is exported; or {ZOO}"
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="a .bnn file; or an .onnx file")
     parser.add_argument(
@@ -32,9 +30,10 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.export import export_model
 
     write = _writer(args.out)
-    spec, net, row = _network(args.run)
+    subject = find_subject(args.run, done="exported")
+    spec = subject.spec
     bits = f" {spec.bits}" if spec.bits else ""
-    model = export_model(net, row, f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
+    model = export_model(subject.model, subject.row, f"{spec.model} {spec.method}{bits} {spec.data}", half=args.half)
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write(args.out, model)
@@ -42,27 +41,6 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(f"a model cannot be written to {args.out}: {error.strerror}") from None
     print(f"{args.out}: {_sizes(model, args.out)}")
     return 0
-
-
-def _network(given: Path) -> tuple[Spec, Network, DataSet]:
-    """The network of a run or of the zoo, its spec, and what it is for."""
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.build import load_network
-    from lcrbnn.train.dataset import data_row, run_row
-    from lcrbnn.train.run import runs_in
-    from lcrbnn.zoo import find, named
-    from lcrbnn.zoo.file import read_member
-
-    if (name := named(given)) is not None:
-        small = read_member(find(name))
-        return small.spec, small.model, data_row(small.spec)
-    runs = runs_in(given)
-    if len(runs) > 1:
-        names = ", ".join(path.name for path in runs)
-        raise InputError(f"{given} holds several runs, {names}, and one is exported: say which")
-    folder = RunFolder(runs[0])
-    spec, net, _ = load_network(folder)
-    return spec, net, run_row(folder, spec)
 
 
 def _writer(path: Path) -> Callable[[Path, Model], None]:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lcrbnn.cli._given import refuse_members
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError, choose, number
 
@@ -34,6 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.study.snapshots import draw_maps, draw_weights
     from lcrbnn.train.run import Options
 
+    refuse_members(args.networks, "layers takes runs, for files of the zoo have no latent weights")
     choose(KINDS, args.kind, "kind of figure")
     number(args.images, "--images", low=2, high=10_000, whole=True)
     loaded = _load(args.networks)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lcrbnn.cli._given import refuse_members
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Records, and the file to draw into."""
@@ -23,6 +25,7 @@ def execute(args: argparse.Namespace) -> int:
     """Draw, and say where it lies."""
     from lcrbnn.study.trajectory import draw_trajectories, read_arms
 
+    refuse_members(args.records, "plot takes records, for the zoo keeps no log of training")
     draw_trajectories(read_arms(args.records), args.out)
     print(args.out)
     return 0

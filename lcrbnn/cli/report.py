@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lcrbnn.cli._given import refuse_members
 from lcrbnn.data import data_folder
 from lcrbnn.errors import choose
 
@@ -46,6 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.report.content import gather
     from lcrbnn.report.write import write
 
+    refuse_members(args.runs, "report takes runs, for the zoo keeps no log of training")
     choose(KINDS, args.out.suffix, "kind of report")
     frost = args.data_folder / FOLDER if args.frost is None else args.frost
     report = gather(

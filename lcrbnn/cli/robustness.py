@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lcrbnn.cli._given import ZOO, find_subject, places
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError
+from lcrbnn.zoo import named
 
 if TYPE_CHECKING:
     from lcrbnn.corrupt.reader import Reader
@@ -17,7 +19,9 @@ RECORD = "robustness.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs, what is read, and where records go."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of its seed-N folders")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help=f"folder of a run, or of its seed-N folders; or {ZOO}"
+    )
     parser.add_argument("--images", type=int, metavar="N", help="the first N test images; all if not said")
     parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="only these; all 19 if not said")
     parser.add_argument(
@@ -30,45 +34,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--frost", type=Path, metavar="FOLDER", help="of the photos; frost/ in the data folder if not said"
     )
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER", help=f"of the records; {RECORD} in each run's folder if not said"
+        "--records",
+        type=Path,
+        metavar="FOLDER",
+        help=f"of the records; if not said, {RECORD} in each run's folder, and none of networks of the zoo",
     )
     add_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Read, print a table a group of runs, and what differs between the groups."""
+    """Read, print a table a group of networks, and what differs between the groups."""
     from lcrbnn.corrupt.measure import Wanted, measure
     from lcrbnn.corrupt.table import CORRUPTIONS
     from lcrbnn.runs.progress import Progress
     from lcrbnn.study.robustness import comparison, table
-    from lcrbnn.train.run import Options, runs_in
+    from lcrbnn.train.run import Options
 
-    groups = {folder: runs_in(folder) for folder in args.runs}
-    places = _places(groups, args.records)
+    groups = {folder: places(folder) for folder in args.runs}
+    records = _records(groups, args.records)
+    subjects = [(find_subject(Path(place), finished=True), record) for place, record in records.items()]
     wanted = Wanted(args.images, tuple(args.corruptions or CORRUPTIONS), args.folder, args.frost, args.refit)
-    readers = {r.path: r for r in measure(places, Options(args.device, args.data_folder), wanted, Progress)}
-    found: dict[str, list[Reader]] = {
-        str(folder): [readers[path] for path in paths] for folder, paths in groups.items()
-    }
+    readers = {r.name: r for r in measure(subjects, Options(args.device, args.data_folder), wanted, Progress)}
+    found: dict[str, list[Reader]] = {str(f): [readers[str(path)] for path in paths] for f, paths in groups.items()}
     for name, group in found.items():
         print(table(name, group))
     for line in comparison(found):
         print(line)
-    print("records: " + (str(args.records) if args.records else f"{RECORD} in the folder of each run"))
+    print("records: " + _where(records, args.records))
     return 0
 
 
-def _places(groups: dict[Path, list[Path]], records: Path | None) -> dict[Path, Path]:
-    """Where the record of each run goes: into its own folder, or into one folder under the run's name."""
-    places: dict[Path, Path] = {}
-    for paths in groups.values():
-        for path in paths:
-            whole = path.resolve()
-            name = f"{whole.parent.name}/{whole.name}" if whole.name.startswith("seed-") else whole.name
-            target = path / RECORD if records is None else records / f"{name}.json"
-            if path in places or target in places.values():
-                raise InputError(
-                    f"two of the runs would leave the same record, {target}: read them one after the other"
-                )
-            places[path] = target
-    return places
+def _records(groups: dict[Path, list[Path]], folder: Path | None) -> dict[str, Path | None]:
+    """The record of each network: in the run's own folder, or in one folder under its name; zoo:NAME has no own one."""
+    records: dict[str, Path | None] = {}
+    for path in (path for paths in groups.values() for path in paths):
+        target = _record(path, folder)
+        if str(path) in records or (target is not None and target in records.values()):
+            raise InputError(
+                f"two of the networks would leave the same record, {target}: read them one after the other"
+            )
+        records[str(path)] = target
+    return records
+
+
+def _record(path: Path, folder: Path | None) -> Path | None:
+    member = named(path)
+    if folder is None:
+        return path / RECORD if member is None else None
+    if member is not None:
+        return folder / f"{member}.json"
+    whole = path.resolve()
+    name = f"{whole.parent.name}/{whole.name}" if whole.name.startswith("seed-") else whole.name
+    return folder / f"{name}.json"
+
+
+def _where(records: dict[str, Path | None], folder: Path | None) -> str:
+    """A line about where they are."""
+    if folder is not None:
+        return str(folder)
+    own = [f"{RECORD} in the folder of each run"] if any(records.values()) else []
+    none = ["none of networks of the zoo; --records FOLDER writes them"] if not all(records.values()) else []
+    return "; ".join(own + none)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from lcrbnn.cli._given import COMMANDS
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Nothing to say."""
@@ -20,5 +22,5 @@ def execute(args: argparse.Namespace) -> int:
             f"{one.name:<{width}}  {one.top1:.2f} % of {one.images:,} test images of {one.data}, {one.bytes:,} bytes, "
             f"{one.network} {one.method}, retention: {one.retention}\n  {one.recipe}\n  {one.record}"
         )
-    print("each by: lcrbnn predict zoo:NAME IMAGES, eval zoo:NAME, export zoo:NAME; in Python lcrbnn.zoo.load(NAME)")
+    print(f"each by zoo:NAME in lcrbnn {', '.join(COMMANDS)}; in Python lcrbnn.zoo.load(NAME)")
     return 0

@@ -1,8 +1,8 @@
-"""The errors of runs under corruption: a batch is corrupted once and read by every network; records as it goes."""
+"""The errors of networks under corruption: a batch is corrupted once and read by every network; records as it goes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from lcrbnn.corrupt.official import BATCH, Corrupted, Regenerated, Shown, open_folder
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.reader import AS_TRAINED, REFIT, Reader
+from lcrbnn.corrupt.subject import Subject
 from lcrbnn.corrupt.table import CORRUPTIONS, SEED, SEVERITIES, check_size, corrupt
 from lcrbnn.data import DataSet, Images, Split
 from lcrbnn.data.frost import FOLDER
@@ -43,20 +44,21 @@ class Wanted:
 
 
 def measure(
-    places: Mapping[Path, Path],
+    subjects: Sequence[tuple[Subject, Path | None]],
     options: Options | None = None,
     wanted: Wanted | None = None,
     progress: Callable[[int], Progress] = Progress,
 ) -> list[Reader]:
-    """Read runs (folder -> record to write) under each corruption; what a record already has is not read again.
+    """Read networks, each with the record to write or none, under each corruption, and return their readers in order.
 
-    A record is there from the first corruption on and complete at the end. Heads are fitted on training images alone.
+    What a record already has is not read again. It is there from the first corruption on and complete at the end.
+    Heads are fitted on training images alone.
     """
     options, wanted = options or Options(), wanted or Wanted()
     for name in wanted.corruptions:
         choose(CORRUPTIONS, name, "corruption")
     device = find_device(options.device)
-    readers = [Reader(path, record, device, wanted.heads) for path, record in places.items()]
+    readers = [Reader(subject, record, device, wanted.heads) for subject, record in subjects]
     row = readers[0].row
     for reader in readers:
         if reader.row.name != row.name:
@@ -94,7 +96,7 @@ def _first(split: Split, count: int | None) -> Split:
 
 
 def _settings(shown: Corrupted, wanted: Wanted, device: torch.device) -> dict[str, Any]:
-    """What figures depend on besides the run: records of the same settings can be continued."""
+    """What figures depend on besides the network: records of the same settings can be continued."""
     return {
         "images": shown.images,
         "corrupted_images": shown.name,

@@ -1,4 +1,4 @@
-"""One run that is read under corruption: its network, its heads, and its record, which grows as it is read."""
+"""One network that is read under corruption: its heads, and its record, which grows as it is read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from torch import Tensor
 
 from lcrbnn.corrupt.head import Head, Trunk, fit_head
 from lcrbnn.corrupt.scores import summarize
-from lcrbnn.data import DataSet
+from lcrbnn.corrupt.subject import Subject
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
-from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.train.augment import normalize
-from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
-from lcrbnn.train.dataset import run_row
 from lcrbnn.train.numerics import numerics
 from lcrbnn.train.objective import arithmetic
 
@@ -31,19 +28,13 @@ READING = "test images, clean and corrupted: not among the readings that the run
 
 
 class Reader:
-    """A finished run on a device. `errors` has, for each head and corruption, percent at severities 1 to 5."""
+    """A network on a device. `errors` has, for each head and corruption, percent at severities 1 to 5."""
 
-    def __init__(self, path: Path, record: Path, device: torch.device, heads: Sequence[str]) -> None:
-        """Load its network; `heads` names those that will be read."""
-        folder = RunFolder(path)
-        self.path, self.record, self.device = path, record, device
-        self.spec, model, self.digest = load_network(folder)
-        if not folder.record.exists():
-            raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
-        if read_record(folder.record)["figures"].get("checkpoint_sha256") != self.digest:
-            raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
-        self.row: DataSet = run_row(folder, self.spec)
-        self.trunk = Trunk(model.to(device))
+    def __init__(self, subject: Subject, record: Path | None, device: torch.device, heads: Sequence[str]) -> None:
+        """Take the network; `heads` names those that will be read. Without a record nothing is kept of it."""
+        self.name, self.record, self.device = subject.name, record, device
+        self.spec, self.row, self.said = subject.spec, subject.row, subject.said
+        self.trunk = Trunk(subject.model.to(device))
         self.heads: dict[str, Head] = {AS_TRAINED: Head.of(self.trunk.last)}
         self.settings: dict[str, Any] = {}
         self.clean: dict[str, float] = {}
@@ -78,9 +69,11 @@ class Reader:
 
     def go_on(self, settings: dict[str, Any]) -> None:
         """Keep the settings, and take over what a record of the same settings has."""
-        self.settings = {"run": self.spec.stored(), "checkpoint_sha256": self.digest, **settings}
+        self.settings = {**self.said, **settings}
+        if self.record is None:
+            return
         if not self.record.exists():
-            self._make_place()
+            _make_place(self.record)
             return
         record = read_record(self.record)
         figures = record["figures"]
@@ -93,18 +86,10 @@ class Reader:
             raise InputError(f"{self.record} is damaged: it lacks errors of some of its heads")
         self.clean, self.errors = figures["clean"], figures["errors"]
 
-    def _make_place(self) -> None:
-        """See that a record can be written, before there is anything to lose."""
-        place = self.record.parent
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=place):
-                pass
-        except OSError as error:
-            raise InputError(f"a record cannot be written to {self.record}: {error.strerror}") from None
-
     def write(self, complete: bool) -> None:
-        """Leave what is known so far."""
+        """Leave what is known so far, if there is a record."""
+        if self.record is None:
+            return
         means = {}
         for head, errors in self.errors.items():
             found = summarize(errors, self.clean[head], self.row.image)._asdict()
@@ -117,3 +102,13 @@ class Reader:
             "errors": self.errors,
         }
         write_record(self.record, KIND, self.settings, figures)
+
+
+def _make_place(record: Path) -> None:
+    """See that a record can be written, before there is anything to lose."""
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=record.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"a record cannot be written to {record}: {error.strerror}") from None

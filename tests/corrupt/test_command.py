@@ -98,4 +98,4 @@ def test_small_grey_digits_are_refused(tmp_path: Path, data: Path, capsys: pytes
 
 def test_two_runs_with_one_record_are_refused(trained: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert robustness(data, str(trained), str(trained / "seed-0"), "--records", "r") == 2
-    assert "two of the runs would leave the same record" in capsys.readouterr().err
+    assert "two of the networks would leave the same record" in capsys.readouterr().err

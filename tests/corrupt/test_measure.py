@@ -13,6 +13,7 @@ from lcrbnn.corrupt import measure as measuring
 from lcrbnn.corrupt.head import fit_head
 from lcrbnn.corrupt.measure import Wanted, measure
 from lcrbnn.corrupt.reader import AS_TRAINED, REFIT, Reader
+from lcrbnn.corrupt.subject import run_subject
 from lcrbnn.corrupt.table import SEVERITIES, corrupt
 from lcrbnn.data import Images, Split
 from lcrbnn.errors import InputError, Stopped
@@ -33,7 +34,7 @@ def quiet(total: int) -> Progress:
 
 def read(path: Path, record: Path, data: Path, **wanted: object) -> Reader:
     settings = Wanted(**{"corruptions": SOME, **wanted})  # type: ignore[arg-type]  # a test's shorthand
-    return measure({path: record}, Options("cpu", data), settings, quiet)[0]
+    return measure([(run_subject(path, finished=True), record)], Options("cpu", data), settings, quiet)[0]
 
 
 def figures(path: Path) -> dict:
@@ -200,15 +201,15 @@ def test_runs_that_learned_other_classes_are_not_read_together(tmp_path: Path) -
     images = as_zip(tree, tmp_path / "a.zip")
     other = as_zip({name.replace("bee", "wasp"): content for name, content in tree.items()}, tmp_path / "b.zip")
     spec = Spec(data="folder", side=32, epochs=1, batch=12)
-    places = {small_run(tmp_path / p.stem, spec, Options("cpu", p, workers=0)): tmp_path / "r" for p in (images, other)}
+    runs = [small_run(tmp_path / p.stem, spec, Options("cpu", p, workers=0)) for p in (images, other)]
     with pytest.raises(InputError, match=r"learned the same classes; only some learned bee, wasp$"):
-        measure(places, Options("cpu", images))
+        measure([(run_subject(run), None) for run in runs], Options("cpu", images))
 
 
 def test_runs_of_two_data_sets_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:
-    places = {trained / "seed-0": tmp_path / "a.json", small_run(tmp_path / "run"): tmp_path / "b.json"}
+    runs = [trained / "seed-0", small_run(tmp_path / "run")]
     with pytest.raises(InputError, match="runs that are read together have one data set; got digits-32 and digits"):
-        measure(places, Options("cpu", data))
+        measure([(run_subject(run), None) for run in runs], Options("cpu", data))
 
 
 def test_severities_are_read_in_order(
