@@ -48,6 +48,11 @@ def _shifted(binarizer: object, channels: int) -> Threshold:
     return -numbers(binarizer.shift)  # the sign of x + shift in float32 is that of the exact sum
 
 
+def _moved(binarizer: object, channels: int) -> Threshold:
+    assert isinstance(binarizer, RecuActivation)  # its deviation is for training, and positive
+    return np.zeros(channels, np.float32) if binarizer.shift is None else -numbers(binarizer.shift)
+
+
 def _base(binarizer: object, channels: int) -> Threshold:
     assert isinstance(binarizer, AbcActivation)
     return np.full(channels, -numbers(binarizer.shift - 0.5)[0], np.float32)  # as the sum is formed there
@@ -74,8 +79,8 @@ SIGNS: dict[type, Callable[[object, int], Threshold]] = {
     LnsActivation: _zero,
     SlbActivation: _zero,
     RadActivation: _zero,
-    RecuActivation: _zero,  # its deviation is for training, and positive
-    BiperActivation: _zero,
+    RecuActivation: _moved,
+    BiperActivation: _moved,
     ResteActivation: _zero,
     AbcActivation: _base,  # of one base; more are refused
     ReactActivation: _shifted,

@@ -236,28 +236,38 @@ def mean_magnitude(weight: Tensor) -> Tensor:
     return weight.abs().mean(dim=tuple(range(1, weight.dim())))
 
 
-def standardize_filters(weight: Tensor) -> Tensor:
-    """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0."""
-    return _standardize(weight, "filter", "weight")
+FLOOR = 1e-5  # what the released codes of ReCU, SiMaN, IE-Net and BiPer add to a variance before its root
 
 
-def standardize_samples(x: Tensor) -> Tensor:
+def standardize_filters(weight: Tensor, floor: float = 0.0) -> Tensor:
+    """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0.
+
+    `floor` is added to the variance: small filters stay smaller than 1, and so do their gradients.
+    """
+    return _standardize(weight, "filter", "weight", floor)
+
+
+def standardize_samples(x: Tensor, floor: float = 0.0) -> Tensor:
     """The same for each sample of a batch of maps."""
-    return _standardize(x, "sample", "map")
+    return _standardize(x, "sample", "map", floor)
 
 
-def _standardize(x: Tensor, each: str, whole: str) -> Tensor:
+def _standardize(x: Tensor, each: str, whole: str, floor: float) -> Tensor:
     if x[0].numel() < 2:
         raise InputError(
             f"this method standardises each {each}, and a {whole} of shape {tuple(x.shape)} has one number a {each}"
         )
     # Over all axes but the first, not over a flattened tensor: that would copy one stored channels last.
-    spread, mean = torch.std_mean(x, dim=tuple(range(1, x.dim())), keepdim=True)
+    axes = tuple(range(1, x.dim()))
+    if floor > 0:
+        variance, mean = torch.var_mean(x, dim=axes, keepdim=True)
+        return (x - mean) / (variance + floor).sqrt()
+    spread, mean = torch.std_mean(x, dim=axes, keepdim=True)
     return (x - mean) / spread.clamp_min(1e-5)
 
 
 def sample_deviation(x: Tensor) -> Tensor:
-    """The (n-1) standard deviation of each sample of a batch, inside the graph, shaped to broadcast over it."""
-    flat = x.flatten(1)
-    spread = flat.std(1).clamp_min(1e-5) if flat.shape[1] > 1 else torch.ones_like(flat[:, 0])
-    return spread.reshape(-1, *[1] * (x.dim() - 1))
+    """The root of variance (n-1) and FLOOR of each sample of a batch, inside the graph, to broadcast over it."""
+    if x[0].numel() < 2:
+        return torch.ones_like(x)
+    return (x.var(dim=tuple(range(1, x.dim())), keepdim=True) + FLOOR).sqrt()

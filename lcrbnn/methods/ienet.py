@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lcrbnn import ops
 from lcrbnn.methods.annealing import Annealing
 from lcrbnn.methods.contract import (
+    FLOOR,
     ActivationBinarizer,
     Binary,
     WeightBinarizer,
@@ -43,7 +44,7 @@ class IenetWeight(WeightBinarizer):
 
     def latent(self, weight: Tensor) -> Tensor:
         """The standardised weight."""
-        return standardize_filters(weight)
+        return standardize_filters(weight, FLOOR)
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs and the learned scale."""

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn import ops
+from lcrbnn.errors import InputError
 from lcrbnn.methods.annealing import Schedule
 from lcrbnn.methods.contract import (
+    FLOOR,
     ActivationBinarizer,
     Binary,
     WeightBinarizer,
@@ -41,7 +43,7 @@ class RecuWeight(WeightBinarizer):
 
     def latent(self, weight: Tensor) -> Tensor:
         """The standardised and clamped weight."""
-        wide = standardize_filters(weight) * math.sqrt(8)
+        wide = standardize_filters(weight, FLOOR) * math.sqrt(8)
         bound = wide.detach().abs().mean() * -torch.log(2 - 2 * self.tau.value)
         return torch.minimum(torch.maximum(wide, -bound), bound)
 
@@ -53,10 +55,19 @@ class RecuWeight(WeightBinarizer):
 class RecuActivation(ActivationBinarizer):
     """sign(x), slope 2 - 2|x'| where |x'| < 1, x' = x over the deviation of its sample: in training only.
 
-    The deviation leaves the sign as it is and sets the width of the slope; it is part of the graph.
+    The deviation leaves the sign as it is and sets the width of the slope; it is part of the graph. With `shift`, which
+    ReCU has not, x is first moved by a learned number a channel, from 0: ReActNet's thresholds.
     """
+
+    def __init__(self, channels: int, *, shift: bool = False) -> None:
+        """Say whether thresholds are learned."""
+        super().__init__(channels)
+        if not isinstance(shift, bool):
+            raise InputError(f"the shift of recu is true or false; got {shift!r}")
+        self.shift = nn.Parameter(torch.zeros(channels)) if shift else None
 
     def forward(self, x: Tensor) -> Binary:
         """Signs without a scale."""
-        even = x / sample_deviation(x) if self.training else x
+        moved = x if self.shift is None else self.shifted(x, self.shift)
+        even = moved / sample_deviation(moved) if self.training else moved
         return Binary(ops.surrogate_sign(even, ops.triangle))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from lcrbnn import ops
+from lcrbnn.errors import number
 from lcrbnn.methods.annealing import Schedule
 from lcrbnn.methods.contract import (
+    FLOOR,
     ActivationBinarizer,
     Binary,
     WeightBinarizer,
@@ -21,9 +25,9 @@ from lcrbnn.methods.contract import (
 CUT = 0.15  # the share of a layer's magnitudes that is cut at each end, falling to 0 over training
 
 
-def cut(progress: float) -> float:
-    """From 15 % to 0 in a straight line."""
-    return CUT * (1 - progress)
+def cut_share(progress: float, first: float = CUT) -> float:
+    """From this share to 0 in a straight line."""
+    return first * (1 - progress)
 
 
 def quantile(ranked: Tensor, share: Tensor) -> Tensor:
@@ -40,20 +44,22 @@ class SimanWeight(WeightBinarizer):
 
     The gradient of the sign is the identity, then that of |.|: a weight moves away from 0 or towards it, whatever its
     side; then that of the standardisation. m takes none. alpha is learned a filter, from the mean |w| of the fresh
-    weight. The latent weight is kept centred, its magnitudes cut at the outer percentiles of the layer, 15 % at each
-    end at first and none at last: the released code does it before each pass, here `project` does after each step,
-    and `initialize` for a fresh weight. There the weights of binary layers do not decay (`decay = "real"`).
+    weight. The latent weight is kept centred, its magnitudes cut at the outer percentiles of the layer, `cut` of them
+    at each end at first, 15 % (5 % in a later version of the released options), and none at last: the released code
+    does it before each pass, here `project` does after each step, and `initialize` for a fresh weight. There the
+    weights of binary layers do not decay (`decay = "real"`).
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, *, cut: float = CUT) -> None:
         """Start alpha at the mean |w| of each filter."""
         super().__init__(weight)
+        number(cut, "the cut of siman", low=0, high=0.5)
         self.alpha = nn.Parameter(mean_magnitude(weight.detach()).clone())
-        self.cut = Schedule(cut)
+        self.cut = Schedule(partial(cut_share, first=cut))
 
     def latent(self, weight: Tensor) -> Tensor:
         """The magnitude of the standardised weight, less the middle one."""
-        size = standardize_filters(weight).abs()
+        size = standardize_filters(weight, FLOOR).abs()
         n = weight[0].numel()
         middle = ops.ranked(size.detach().flatten(1))[:, n - n // 2]
         return size - per_filter(middle, weight)
@@ -86,4 +92,4 @@ class SimanActivation(ActivationBinarizer):
 
     def forward(self, x: Tensor) -> Binary:
         """Signs of each sample, standardised over all but its first axis."""
-        return Binary(ops.surrogate_sign(standardize_samples(x), ops.triangle))
+        return Binary(ops.surrogate_sign(standardize_samples(x, FLOOR), ops.triangle))

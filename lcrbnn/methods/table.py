@@ -143,7 +143,9 @@ _ROWS = [
         activation_bits=(32,),
         alike="once hashed, its weights are hwgq's: what differs is where they come from",
     ),
-    Method("recu", "Xu et al., ICCV 2021", "tails of the weights brought back", RecuWeight, RecuActivation),
+    Method(
+        "recu", "Xu et al., ICCV 2021", "tails of the weights brought back", RecuWeight, RecuActivation, two_steps=True
+    ),
     Method("siman", "Lin et al., TPAMI 2022", "signs of magnitudes", SimanWeight, SimanActivation),
     Method("adabin", "Tu et al., ECCV 2022", "two levels that adapt, not around 0", AdabinWeight, AdabinActivation),
     Method("reste", "Wu et al., ICCV 2023", "the slope of a power function", ResteWeight, ResteActivation),

@@ -103,6 +103,16 @@ _ROWS = [
         build=_resnet(replace(_THIN, block="double", activation="rprelu")),
     ),
     _cifar(
+        "resnet20-double-pool",
+        "resnet20-double, average pool + zero channels (ReCU, BiPer, IE-Net)",
+        build=_resnet(replace(_THIN, block="double", shortcut="pool")),
+    ),
+    _cifar(
+        "resnet20-double-pool-rprelu",
+        "resnet20-double-pool with a PReLU between learned shifts (ReActNet)",
+        build=_resnet(replace(_THIN, block="double", shortcut="pool", activation="rprelu")),
+    ),
+    _cifar(
         "resnet20-double-bare",
         "resnet20-double with no activation but the sign, which sees what a batch norm and a skip add up to (RAD)",
         build=_resnet(replace(_THIN, block="double", activation="none")),

@@ -22,7 +22,7 @@ from lcrbnn.methods.lns import LnsWeight
 from lcrbnn.methods.proxybnn import ProxyWeight
 from lcrbnn.methods.rbnn import RbnnWeight
 from lcrbnn.methods.reactnet import ReactActivation
-from lcrbnn.methods.recu import RecuWeight
+from lcrbnn.methods.recu import RecuActivation, RecuWeight
 from lcrbnn.methods.siman import SimanWeight
 from lcrbnn.methods.xnorpp import XnorPlusWeight
 from lcrbnn.models import Network, mobile, network, table, vgg
@@ -52,7 +52,7 @@ def stirred(net: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
             module.weight.normal_(0, module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 module.bias.normal_(0, 0.3)
-        if isinstance(module, ReactActivation):
+        if isinstance(module, ReactActivation | RecuActivation) and module.shift is not None:
             module.shift.normal_(0, 0.3)
         if isinstance(module, RbnnWeight):
             module.theta.uniform_(0.2, 1.4)

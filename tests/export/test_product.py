@@ -12,7 +12,7 @@ import torch
 
 from lcrbnn.export import export_model
 from lcrbnn.export.compare import by_engine, by_reference, compare_layers
-from lcrbnn.methods import Method
+from lcrbnn.methods import Method, method
 from lcrbnn.models import MODELS
 from tests.export.nets import CHOICES, input_of, narrow, stirred
 
@@ -20,6 +20,9 @@ CLOSE = 1e-4
 EDGE = 1e-5
 SIDES = {8: 8, 32: 9, 64: 17, 224: 33}
 PAIRS = list(product(MODELS, CHOICES))
+# What no row of METHODS has by itself: learned thresholds, with ReCU's deviation and with its weights.
+MIXED = [method("recu", shift=True), method("recu/reactnet")]
+PAIRS += product(("resnet20-double-pool-rprelu", "resnet18-double-rprelu"), MIXED)
 
 
 @pytest.mark.parametrize(("name", "chosen"), PAIRS, ids=[f"{name} {m.name}-{m.chosen_bits}" for name, m in PAIRS])

@@ -100,7 +100,7 @@ def test_in_training_the_deviation_of_a_sample_sets_the_width_of_the_slope_and_n
     # Along the sample itself sign(x / s) stands still: x / s does not move when x grows.
     (along,) = torch.autograd.grad((binarizer(x).value() * 1.0).sum(), x)
     n = len(GRID)
-    s = torch.tensor(GRID, dtype=torch.float64).std().item()
+    s = math.sqrt(torch.tensor(GRID, dtype=torch.float64).var().item() + 1e-5)
     mean = sum(GRID) / n
     if name == "ie-net":
         slopes, moved = [[g * _iee(v / s) for v in GRID] for g in (1, SECOND_BRANCH)], [GRID, GRID]
@@ -128,6 +128,11 @@ def _even(w: np.ndarray) -> np.ndarray:
     return (w - w.mean(1, keepdims=True)) / w.std(1, ddof=1, keepdims=True)
 
 
+def _floored(w: np.ndarray) -> np.ndarray:
+    """As the released codes of ReCU, SiMaN and IE-Net: 1e-5 is added to the variance."""
+    return (w - w.mean(1, keepdims=True)) / np.sqrt(w.var(1, ddof=1, keepdims=True) + 1e-5)
+
+
 def _swish_sign(x: np.ndarray, b: float = 5.0) -> np.ndarray:
     s = 1 / (1 + np.exp(-b * x))
     return 2 * s * (1 + b * x * (1 - s)) - 1
@@ -143,7 +148,7 @@ def _mapped(w: np.ndarray) -> np.ndarray:
 
 
 def _size(w: np.ndarray) -> np.ndarray:
-    return np.abs(_even(w))
+    return np.abs(_floored(w))
 
 
 def _reste_curve(x: np.ndarray, o: float = O_HALF) -> np.ndarray:
@@ -177,7 +182,7 @@ RANKED = np.sort(POINT, 1)
 ABC = np.sign(POINT - POINT.mean())
 ABC_SCALE = (ABC * POINT).sum() / (24 * (1 + 1e-6))
 TAU = 0.85 + 0.14 * (math.sqrt(math.e) - 1) / (math.e - 1)
-Q = np.abs(math.sqrt(8) * _even(POINT)).mean() * -math.log(2 - 2 * TAU)
+Q = np.abs(math.sqrt(8) * _floored(POINT)).mean() * -math.log(2 - 2 * TAU)
 DELTA = 0.7 * np.abs(POINT - POINT.mean()).mean()
 TERNARY = np.where(np.abs(POINT) > DELTA, np.sign(POINT), 0)
 TERNARY_SCALE = (np.abs(POINT) * np.abs(TERNARY)).sum(1, keepdims=True) / np.abs(TERNARY).sum(1, keepdims=True)
@@ -200,12 +205,12 @@ SURROGATES: dict[str, tuple[np.ndarray, Curve]] = {
     "sq-bwn": (_mean_size(POINT) * np.sign(POINT), lambda w: w),
     "sq-twn": (TERNARY_SCALE * TERNARY, lambda w: w),
     "bwnh": (_mean_size(POINT) * np.sign(POINT), lambda w: w),
-    "recu": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * np.clip(math.sqrt(8) * _even(w), -Q, Q)),
+    "recu": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * np.clip(math.sqrt(8) * _floored(w), -Q, Q)),
     "siman": (0.5 * np.where(np.sort(SIZE, 1)[:, 6:7] <= SIZE, 1, -1), lambda w: 0.5 * _size(w)),
     "adabin": (_adabin_curve(POINT), _adabin_curve),
     "reste": (np.abs(POINT).mean() * np.sign(POINT), _reste_value),
     "biper": (0.5 * np.sign(np.sin(20 * POINT)), lambda w: 0.5 * np.sin(20 * w)),
-    "ie-net": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * _iee_curve(_even(w))),
+    "ie-net": (0.5 * np.sign(_even(POINT)), lambda w: 0.5 * _iee_curve(_floored(w))),
 }
 
 
@@ -327,12 +332,13 @@ def test_simans_activations_are_signs_of_what_is_above_the_mean_of_a_sample() ->
     binarizer = METHODS["siman"].activation_binarizer(1)
     assert binarizer is not None
     x = torch.tensor([GRID, [v + 3 for v in GRID]], dtype=torch.float64).reshape(2, 1, 1, -1).requires_grad_()
-    even = [(v - sum(GRID) / len(GRID)) / np.std(GRID, ddof=1) for v in GRID]
+    spread = math.sqrt(np.var(GRID, ddof=1) + 1e-5)
+    even = [(v - sum(GRID) / len(GRID)) / spread for v in GRID]
     for mode in (True, False):
         value = binarizer.train(mode)(x).value()
         assert value.flatten().tolist() == [1.0 if v >= 0 else -1.0 for v in even] * 2
         (own,) = torch.autograd.grad(value[0, 0, 0, 2], x, retain_graph=True)
-        slope, n, s = max(0.0, 2 - 2 * abs(even[2])), len(GRID), np.std(GRID, ddof=1)
+        slope, n, s = max(0.0, 2 - 2 * abs(even[2])), len(GRID), spread
         wanted = [slope / s * ((i == 2) - 1 / n - even[2] * even[i] / (n - 1)) for i in range(n)]
         torch.testing.assert_close(own[0].flatten(), torch.tensor(wanted, dtype=torch.float64))
 
