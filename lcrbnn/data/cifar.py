@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lcrbnn.data.listing import other_kind
 from lcrbnn.data.split import Images, Split
 from lcrbnn.errors import InputError
 
@@ -29,6 +30,8 @@ class Layout(NamedTuple):
 def load_cifar10(folder: Path) -> Images:
     """Read the six official files of either layout from `folder`, or from the folder that their archives make in it."""
     found = _find(folder)
+    if found is None and folder.exists() and not folder.is_dir():
+        raise InputError(f"CIFAR-10 comes from a folder, and {folder} is {other_kind(folder) or 'a file'}")
     if found is None:
         names = " or ".join(layout.folder for layout in LAYOUTS)
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import struct
 import tarfile
 import zipfile
@@ -21,7 +22,23 @@ ARCHIVES = (".zip", ".tar")
 LARGEST = 1 << 28  # bytes of one image file; more is refused before it is read
 OPEN = 64  # archives that a process keeps open
 FILE, TAR, STORED, DEFLATED = range(4)  # kinds of a member
+OTHERS = {  # what is no plain file
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
 _LOCAL = struct.Struct("<4s22xHH")  # of a zip entry, before its name: signature, length of the name, of the extras
+
+
+def other_kind(path: Path) -> str | None:
+    """What is there if it is no plain file, such as a folder; None of a file, and where nothing can be looked at."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    return next((kind for is_one, kind in OTHERS.items() if is_one(mode)), None)
 
 
 class Broken(Exception):

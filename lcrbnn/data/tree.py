@@ -12,7 +12,7 @@ from posixpath import splitext
 
 import numpy as np
 
-from lcrbnn.data.listing import ARCHIVES, FILE, Broken, Files, Listing, Member, members_of
+from lcrbnn.data.listing import ARCHIVES, FILE, Broken, Files, Listing, Member, members_of, other_kind
 from lcrbnn.data.split import VALIDATION_SEED
 from lcrbnn.errors import InputError
 
@@ -21,6 +21,8 @@ SPLITS = ("train", "val")
 SQUEEZED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 LABELS = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # of a val without class folders
 KAGGLE = ("ILSVRC", "Data", "CLS-LOC")  # of ImageNet as Kaggle gives it: train and val
+
+_BETWEEN, _BLANK = re.compile(r"[\s,]"), " \t,"  # what may stand between two words of a line of labels
 
 Parts = tuple[str, ...]  # of a path; there are millions of them, and Path objects would take most of the time
 Named = dict[Parts, Member]  # by the path from train or val on
@@ -60,6 +62,9 @@ def find_tree(folder: Path, *usual: str) -> Tree:
             raise InputError(
                 f"{squeezed} is compressed as a whole, and cannot be read without unpacking; make a .tar of it"
             )
+        if not folder.is_dir():
+            kind = other_kind(folder) or f"a file that is neither {' nor '.join(ARCHIVES)}"
+            raise InputError(f"{folder} is {kind}: images come from a folder, a {' or a '.join(ARCHIVES)} file")
         inside = f", nor do {' or '.join(usual)} inside" if usual else ""
         raise InputError(
             f"{folder} has no images for training: neither a folder train nor train*.zip or train*.tar{inside}"
@@ -287,13 +292,18 @@ def _listing(where: Path, images: Named, classes: list[str], listed: dict[str, s
     return Listing(images.values(), labels, str(where), ["/".join(at) for at in images] if packed else None)
 
 
+def _keys(at: Parts) -> tuple[str, ...]:
+    """What a file of labels may call an image: its path in val, its name, each with its ending or without."""
+    inside = "/".join(at[1:])
+    return inside, splitext(inside)[0], at[-1], splitext(at[-1])[0]
+
+
 def _listed(at: Parts, member: Member, listed: dict[str, str], used: dict[str, str]) -> str:
-    """The class that a file of labels has for an image, by its path in val, its name, or its name without ending.
+    """The class that a file of labels has for an image, by one of its keys.
 
     What was `used` for another image is used up: it would be a label for one of them only.
     """
-    inside = "/".join(at[1:])
-    for key in (inside, splitext(inside)[0], at[-1], splitext(at[-1])[0]):
+    for key in _keys(at):
         if key in listed:
             if key in used:
                 raise InputError(
@@ -305,7 +315,10 @@ def _listed(at: Parts, member: Member, listed: dict[str, str], used: dict[str, s
 
 
 def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, str]:
-    """Class by name of image, from a file with both at the start of each line: Tiny-ImageNet's, Kaggle's, one's own."""
+    """Class by name of image, from a file with both at the start of each line: Tiny-ImageNet's, Kaggle's, one's own.
+
+    A tab ends a name, if there is one; otherwise it is the longest that an image of val has, which may hold blanks.
+    """
     held = next((one for at, one in named.items() if at[0] == "val" and at[-1] in LABELS), None)
     if held is None:
         raise InputError(
@@ -317,18 +330,42 @@ def _listed_labels(where: Path, named: Named, classes: list[str]) -> dict[str, s
         raise InputError(f"{held.name} is no list of labels: {error}") from None
     labels: dict[str, str] = {}
     known = set(classes)
+    images = {key for at in named if at[0] == "val" and _is_picture(at) for key in _keys(at)}
     for line in lines:
-        image, _, rest = re.sub(r"[\s,]", "\0", line.strip(), count=1).partition("\0")
-        if image in ("", "ImageId"):
-            continue
-        name = _first_class(rest.lstrip(" \t,"), known)
-        if name is None or image in labels:
-            raise InputError(f"{held.name}: a line is the name of an image, once, and its class; got {line[:80]!r}")
-        labels[image] = name
+        found = _label(line.strip(), images, known)
+        if found is None and _BETWEEN.split(line.strip(), maxsplit=1)[0] in ("", "ImageId"):
+            continue  # an empty line, or Kaggle's first
+        if found is None or found[0] in labels:
+            why = (
+                f"an earlier line names {found[0]!r}"
+                if found
+                else "no class of train follows a tab, blank or comma in it"
+            )
+            raise InputError(
+                f"{held.name}: a line is the name of an image, once, and its class; got {line[:80]!r}: {why}"
+            )
+        labels[found[0]] = found[1]
     return labels
+
+
+def _label(line: str, images: set[str], known: set[str]) -> tuple[str, str] | None:
+    """The name of an image and its class at the start of a line; None where no class follows any name."""
+    for end in _ends(line, images):
+        name = _first_class(line[end:].lstrip(_BLANK), known)
+        if name is not None:
+            return line[:end].rstrip(_BLANK), name
+    return None
+
+
+def _ends(line: str, images: set[str]) -> Iterator[int]:
+    """Where the name of an image may end: at a tab, after the longest name that an image has, at the first blank."""
+    ends = [found.start() for found in _BETWEEN.finditer(line)]
+    yield from [line.index("\t")] if "\t" in line else []
+    yield from (end for end in reversed(ends) if line[:end] in images)
+    yield from ends[:1]
 
 
 def _first_class(text: str, known: set[str]) -> str | None:
     """The longest name of a class that a text begins with; a space or comma, or nothing, comes after it."""
-    ends = [*(found.start() for found in re.finditer(r"[\s,]", text)), len(text)]
+    ends = [*(found.start() for found in _BETWEEN.finditer(text)), len(text)]
     return next((text[:end] for end in reversed(ends) if text[:end] in known), None)

@@ -60,6 +60,11 @@ def test_both_layouts_give_the_same_images(
     assert same(load_cifar10(tmp_path / "binary"), load_cifar10(tmp_path / "pickled"))
 
 
+def test_a_file_is_no_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "x.bnn").write_bytes(b"LCRBNN")
+    assert refusal(tmp_path / "x.bnn") == f"CIFAR-10 comes from a folder, and {tmp_path / 'x.bnn'} is a file"
+
+
 @pytest.mark.parametrize("pickled", [False, True])
 def test_files_are_found_in_the_folder_and_in_that_of_their_archive(
     pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
