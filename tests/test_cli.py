@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lcrbnn import __version__
 from lcrbnn.cli import COMMANDS, main
@@ -13,6 +14,7 @@ from lcrbnn.methods import METHODS
 from lcrbnn.models import MODELS
 
 ROOT = Path(__file__).parents[1]
+ZOO = "zoo:digits-resnet8-irnet"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,3 +189,107 @@ def test_a_package_that_is_not_installed_is_named(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "lcrbnn: eval needs the package torch, which is not installed here\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "predict", "bench"])
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("folder", "folder is a folder, and a model is a .bnn file, or zoo:NAME"),
+        (
+            "run",
+            "run is the folder of a run, and a model is a file: `lcrbnn export run -o FILE.bnn` writes it",
+        ),
+        ("pipe", "pipe is a pipe, and a model is a .bnn file"),
+        ("device", "/dev/null is a device, and a model is a .bnn file"),
+        ("none", "none: there is no such file"),
+    ],
+)
+def test_what_is_no_file_is_called_what_it_is(
+    command: str,
+    kind: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "run"):
+        Path(name).mkdir()
+    Path("run", "spec.json").write_text("{}")
+    os.mkfifo("pipe")
+    words = [command, "/dev/null" if kind == "device" else kind, *(["a.png"] if command == "predict" else [])]
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"lcrbnn: {sentence}")
+    assert shown.err.count("\n") == 1
+
+
+def test_a_page_without_clang_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tools import page
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert page.main(["-o", str(tmp_path / "page")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith(f"it takes clang, lld and the C and C++ libraries of WASI (Debian: {page.DEBIAN})\n")
+    assert page.DEBIAN in " ".join((page.__doc__ or "").split())
+    assert not (tmp_path / "page").exists()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Forty good pictures and two broken ones among them, in two batches."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(40):
+        Image.new("L", (8, 8), 6 * i).save(folder / f"{i:02}.png")
+    (folder / "05 broken.png").write_bytes(b"")
+    (folder / "33 broken.png").write_bytes((folder / "33.png").read_bytes()[:-20])
+    return folder
+
+
+def test_predict_ends_at_a_broken_picture_and_says_how_to_go_on(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", ZOO, str(pictures)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        f"lcrbnn: {pictures}/05 broken.png is no picture that can be read: it is empty; --skip-broken goes on "
+        "without such\n"
+    )
+
+
+def test_predict_skips_broken_pictures_if_asked(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = [str(path) for path in sorted(pictures.iterdir()) if "broken" not in path.name]
+    assert main(["predict", ZOO, *good]) == 0
+    wanted = capsys.readouterr().out
+    assert main(["predict", ZOO, str(pictures), "--skip-broken"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == wanted
+    assert len(wanted.splitlines()) == 40
+    first, second = shown.err.splitlines()
+    assert first == f"lcrbnn: left out: {pictures}/05 broken.png is no picture that can be read: it is empty"
+    assert second.startswith(f"lcrbnn: left out: {pictures}/33 broken.png is no picture that can be read: it cannot be")
+
+
+def test_predict_fails_if_all_pictures_are_broken(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = [str(path) for path in sorted(pictures.glob("*broken*"))]
+    assert main(["predict", ZOO, *broken, "--skip-broken"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 3
+    assert shown.err.endswith("lcrbnn: none of the 2 pictures can be read\n")
+    assert main(["predict", ZOO, str(pictures / "none.png"), "--skip-broken"]) == 2  # a name that is not there
+    assert capsys.readouterr().err == f"lcrbnn: there is no picture {pictures / 'none.png'}\n"
+
+
+def test_a_model_that_takes_no_pictures_is_a_mistake_and_no_broken_picture(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lcrbnn.data.pictures.MODES", {3: "RGB"})
+    assert main(["predict", ZOO, str(pictures), "--skip-broken"]) == 2
+    assert capsys.readouterr().err == "lcrbnn: pictures have 1 or 3 channels, and this model takes 1\n"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 import torch
 
 from lcrbnn.engine import reference
 from lcrbnn.export import Input, export_model
 from lcrbnn.models import network
 from lcrbnn.peers import PEERS
+from lcrbnn.peers.onnx_runtime import quantized
 from lcrbnn.peers.timing import WARM, in_turns
 from tests.export.test_onnx import lively
 from tests.kernels.interpreted import run_interpreted
@@ -36,6 +42,30 @@ def test_peers_answer_as_the_reference_does() -> None:
     assert {name.removesuffix(" small") for name in found} == set(PEERS)
     for name, apart in found.items():
         assert apart < (1 if "int8" in name else 1e-3), name  # eight bits are no exact peer
+
+
+def test_bench_says_what_network_each_line_is_of_and_nothing_of_the_quantiser() -> None:
+    """In a process of its own, as above."""
+    words = [sys.executable, "-m", "lcrbnn", "bench", "zoo:resnet20-irnet", "--calls", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=240)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    rows = {line[:18].rstrip(): line for line in lines if line.endswith("x lcrbnn's")}
+    assert {"lcrbnn", "onnxruntime", "onnxruntime int8", "openvino", "openvino binary"} <= set(rows)
+    for name, row in rows.items():  # OpenVINO refuses some networks in 8 bits
+        assert (PEERS[name].about if name in PEERS else "this network, one bit a binary weight") in row
+    assert lines[-1] == (
+        "every line is of this binary network; 8 bits of it are not its full-precision twin in 8 bits, which "
+        "docs/engine.md has"
+    )
+
+
+def test_what_others_log_is_shown_again_after_quantising(caplog: pytest.LogCaptureFixture) -> None:
+    net = lively(network("resnet8-double", "irnet", classes=10, image=8))
+    quantized(export_model(net, Input((8, 8, 3), tuple("0123456789")), "small"))
+    assert caplog.text == ""
+    logging.getLogger("other").warning("heard")
+    assert "heard" in caplog.text
 
 
 def test_all_packages_of_the_peers_are_here() -> None:

@@ -26,11 +26,20 @@ FLAGS = (
 )  # fmt: skip
 LIBRARIES = ("/usr/lib/wasm32-wasi/libc.a", "/usr/lib/wasm32-wasi/libc++.a")  # where Debian has them
 
+DEBIAN = "clang lld wasi-libc libc++-dev-wasm32 libclang-rt-dev-wasm32"  # its packages
+
 
 def missing() -> str:
     """What a build needs and is not there; empty if all is."""
     programs = [name for name in ("clang++", "wasm-ld") if shutil.which(name) is None]
     return ", ".join([*programs, *(path for path in LIBRARIES if not Path(path).exists())])
+
+
+def check_tools() -> None:
+    """Raise if something that a build needs is not there."""
+    if lacking := missing():
+        needs = f"clang, lld and the C and C++ libraries of WASI (Debian: {DEBIAN})"
+        raise Failed(f"the engine is not built for pages: {lacking} is missing; it takes {needs}")
 
 
 def engine_sources() -> list[str]:
@@ -41,8 +50,7 @@ def engine_sources() -> list[str]:
 
 def build_engine(target: Path) -> None:
     """Compile the engine; the file appears whole."""
-    if lacking := missing():
-        raise Failed(f"the engine is not built for pages: {lacking} is missing; {(__doc__ or '').split('Takes ')[1]}")
+    check_tools()
     sources = engine_sources()
     exports = [f"-Wl,--export=lcrbnn_{name}" for name in CALLS]
     part = target.with_name(target.name + ".part")
@@ -55,6 +63,7 @@ def build_engine(target: Path) -> None:
 
 def build_page(folder: Path, model: bytes | None = None) -> None:
     """Fill a folder: the page, its script, the engine, and a network as model.bnn."""
+    check_tools()
     folder.mkdir(parents=True, exist_ok=True)
     build_engine(folder / "engine.wasm")
     for path in sorted(WEB.iterdir()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lcrbnn.errors import InputError
 from lcrbnn.zoo import named
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def find_model(given: Path) -> tuple[Model, Path | bytes]:
 
     name = named(given)
     if name is None:
+        _check_file(given)
         return read_model(given), given
     from lcrbnn.cli._given import find_subject
     from lcrbnn.export import export_model
@@ -27,3 +29,16 @@ def find_model(given: Path) -> tuple[Model, Path | bytes]:
     subject = find_subject(given)
     model = export_model(subject.model, subject.row, name)
     return model, to_bytes(model)
+
+
+def _check_file(given: Path) -> None:
+    """Say what it is, if something else than a file is there."""
+    from lcrbnn.data.listing import other_kind
+    from lcrbnn.runs.folder import RunFolder
+
+    if RunFolder(given).exists():
+        raise InputError(
+            f"{given} is the folder of a run, and a model is a file: `lcrbnn export {given} -o FILE.bnn` writes it"
+        )
+    if (kind := other_kind(given)) is not None:
+        raise InputError(f"{given} is {kind}, and a model is {MODEL}")

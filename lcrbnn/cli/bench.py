@@ -8,6 +8,12 @@ from pathlib import Path
 from lcrbnn.cli._shipped import MODEL, find_model
 from lcrbnn.errors import number
 
+OURS = "this network, one bit a binary weight"
+TWIN = (
+    "every line is of this binary network; 8 bits of it are not its full-precision twin in 8 bits, which "
+    "docs/engine.md has"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, and how often it runs."""
@@ -50,5 +56,11 @@ def execute(args: argparse.Namespace) -> int:
     ours = found["lcrbnn"].median
     print(f"{model.name}, {args.batch} images a call, {args.threads} threads, median of {args.calls} calls in turns")
     for name, timed in found.items():
-        print(f"{name:18} {timed.median:9.3f} ms  best {timed.best:9.3f}  {timed.median / ours:6.2f} x lcrbnn's")
+        about = PEERS[name].about if name in PEERS else OURS
+        print(
+            f"{name:18} {about:{len(OURS)}} {timed.median:9.3f} ms  best {timed.best:9.3f}  "
+            f"{timed.median / ours:6.2f} x lcrbnn's"
+        )
+    if any(node.op == "bconv" for node in model.nodes):
+        print(TWIN)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,10 @@ TURNS = {
 }
 
 
+class Unreadable(InputError):
+    """A picture that is there and cannot be read."""
+
+
 def find_pictures(places: Iterable[Path]) -> list[Path]:
     """The files named, and the pictures in the folders named, in the order of their names."""
     found: list[Path] = []
@@ -48,6 +52,12 @@ def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURES and not any(part.startswith(".") for part in path.parts)
 
 
+def check_channels(model: Model) -> None:
+    """Raise if a model takes no pictures."""
+    if model.shape[2] not in MODES:
+        raise InputError(f"pictures have 1 or 3 channels, and this model takes {model.shape[2]}")
+
+
 def read_picture(path: Path, model: Model) -> np.ndarray:
     """The pixels of a picture, (h, w, c), from 0 to the model's top: read and cut as images of the data set are.
 
@@ -57,16 +67,15 @@ def read_picture(path: Path, model: Model) -> np.ndarray:
     from PIL import Image, ImageOps
 
     height, width, channels = model.shape
-    if channels not in MODES:
-        raise InputError(f"pictures have 1 or 3 channels, and this model takes {channels}")
+    check_channels(model)
     try:
         picture = open_picture(path.read_bytes())
         turned = TURNS.get(picture.getexif().get(ORIENTATION, 1))
         plain = pixels(picture).convert(MODES[channels])
     except Broken as error:
-        raise InputError(f"{path} is no picture that can be read: {error}") from None
+        raise Unreadable(f"{path} is no picture that can be read: {error}") from None
     except OSError as error:
-        raise InputError(f"{path} is no picture that can be read: {error.strerror or error}") from None
+        raise Unreadable(f"{path} is no picture that can be read: {error.strerror or error}") from None
     if turned is not None:
         plain = plain.transpose(Image.Transpose[turned])
     if width == height:
@@ -79,8 +88,23 @@ def read_picture(path: Path, model: Model) -> np.ndarray:
     return cut.reshape(height, width, channels).astype(np.float32) * np.float32(model.top / 255)
 
 
-def batches(paths: list[Path], model: Model, size: int) -> Iterator[tuple[list[Path], np.ndarray]]:
-    """Some pictures at a time, as pixels (n, h, w, c)."""
-    for start in range(0, len(paths), size):
-        some = paths[start : start + size]
-        yield some, np.stack([read_picture(path, model) for path in some])
+def batches(
+    paths: Iterable[Path], model: Model, size: int, broken: Callable[[Unreadable], None] | None = None
+) -> Iterator[tuple[list[Path], np.ndarray]]:
+    """Some pictures at a time, as pixels (n, h, w, c). One that cannot be read is left out if `broken` hears of it."""
+    some: list[Path] = []
+    shown: list[np.ndarray] = []
+    for path in paths:
+        try:
+            shown.append(read_picture(path, model))
+        except Unreadable as error:
+            if broken is None:
+                raise
+            broken(error)
+            continue
+        some.append(path)
+        if len(some) == size:
+            yield some, np.stack(shown)
+            some, shown = [], []
+    if some:
+        yield some, np.stack(shown)

@@ -16,11 +16,12 @@ Call = Callable[[np.ndarray], np.ndarray]  # float32 images (n, h, w, c) -> logi
 
 @dataclass(frozen=True)
 class Peer:
-    """A row of PEERS: the packages it needs, the module that has `make`, and what that is told."""
+    """A row of PEERS: the packages it needs, the module that has `make`, what that is told, and what then runs."""
 
     needs: tuple[str, ...]
     module: str
     kind: str
+    about: str
 
     def missing(self) -> str | None:
         """A package that it lacks here, if any."""
@@ -32,9 +33,9 @@ class Peer:
 
 
 PEERS: dict[str, Peer] = {
-    "onnxruntime": Peer(("onnx", "onnxruntime"), "onnx_runtime", "float32"),
-    "onnxruntime int8": Peer(("onnx", "onnxruntime"), "onnx_runtime", "int8"),
-    "openvino": Peer(("onnx", "openvino"), "open_vino", "float32"),
-    "openvino int8": Peer(("onnx", "onnxruntime", "openvino"), "open_vino", "int8"),
-    "openvino binary": Peer(("openvino",), "open_vino", "binary"),
+    "onnxruntime": Peer(("onnx", "onnxruntime"), "onnx_runtime", "float32", "this network in float32"),
+    "onnxruntime int8": Peer(("onnx", "onnxruntime"), "onnx_runtime", "int8", "this network in 8 bits"),
+    "openvino": Peer(("onnx", "openvino"), "open_vino", "float32", "this network in float32"),
+    "openvino int8": Peer(("onnx", "onnxruntime", "openvino"), "open_vino", "int8", "this network in 8 bits"),
+    "openvino binary": Peer(("openvino",), "open_vino", "binary", "this network, BinaryConvolution"),
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,17 @@ def first_channels(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside, warnings are not logged: the quantiser advises to prepare a model that has nothing to prepare."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def quantized(model: Model) -> bytes:
     """The model with 8-bit weights and activations (u8 by s8, a scale a channel), calibrated on noise."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -49,13 +63,14 @@ def quantized(model: Model) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         plain, short = Path(folder) / "plain.onnx", Path(folder) / "short.onnx"
         plain.write_bytes(to_onnx(model))
-        quantize_static(
-            plain,
-            short,
-            Noise(),
-            quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-        )
+        with _quiet():
+            quantize_static(
+                plain,
+                short,
+                Noise(),
+                quant_format=QuantFormat.QDQ,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+            )
         return short.read_bytes()
