@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch._dynamo
+import torch._functorch.config
+import torch._inductor.config
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
@@ -71,6 +73,7 @@ class FastStep:
         self._full = 0.0
         compiler: Any = torch._dynamo.config
         compiler.recompile_limit = compiler.accumulated_recompile_limit = MOST
+        remember_traces()
         self._lean = lean.CHOSEN if self.captured else lean.Lean()
         self._forward = torch.compile(self._objective, fullgraph=True, options=self._lean.tell_compiler() or None)
         self._settle = torch.compile(self._booked, fullgraph=True)
@@ -259,6 +262,19 @@ class FastStep:
 
     def _on_stream(self) -> Any:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+def remember_traces() -> None:
+    """Let torch's compiler keep on disk what it finds out of a step before it writes code: half of a second start.
+
+    It leaves out steps with autocast and with gradients of their own unless told otherwise. What autocast is told
+    stands in the step that it looks up, and so does the code of a gradient.
+    """
+    inductor, functorch = cast(Any, torch._inductor.config), cast(Any, torch._functorch.config)
+    inductor.unsafe_marked_cacheable_functions = {
+        f"torch.amp.autocast_mode.{name}": torch.__version__ for name in ("_enter_autocast", "_exit_autocast")
+    }
+    functorch.autograd_cache_allow_custom_autograd_functions = True
 
 
 @contextmanager

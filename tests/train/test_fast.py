@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo
+from torch._dynamo.utils import counters
 
 from lcrbnn.data import DATASETS
 from lcrbnn.data.digits import read_digits
@@ -64,6 +65,22 @@ def test_one_step_has_the_gradients_of_the_plain_one(changes: dict[str, Any]) ->
     moved = (flat(slow, "value") - flat(fast, "value")).norm() / flat(slow, "value").norm()
     assert moved < 1e-5
     assert other.sums.tolist() == pytest.approx(one.sums.tolist(), rel=1e-5)
+
+
+def test_a_step_from_the_compilers_cache_is_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With autocast and gradients of the package's own, which the compiler by itself would trace again each time."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    other = SPEC.but(lr=0.2, seed=1)  # neither is part of what was traced
+    found = []
+    for one, hits in ((SPEC, 0), (SPEC, 2), (other, 2)):  # the objective, and what a step writes down
+        torch._dynamo.reset()
+        counters.clear()
+        found.append(flat(steps(FastStep, one, 2)[0], "value"))
+        traced = counters["aot_autograd"]
+        assert (traced["autograd_cache_hit"], traced["autograd_cache_bypass"]) == (hits, 0)
+    assert torch.equal(*found[:2])
+    plain = flat(steps(EagerStep, other, 2)[0], "value")
+    assert (found[2] - plain).norm() < 1e-3 * (plain - flat(build(other, CPU), "value")).norm()
 
 
 def test_an_epoch_with_its_incomplete_batch_follows_the_plain_one() -> None:
