@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,23 +67,46 @@ def test_the_teachers_of_a_plan_are_planned_and_know_no_image_that_judges_it(pat
             assert theirs.images == spec.images or spec.images == "all", arm
 
 
-@pytest.mark.parametrize(
-    ("final", "study"),
-    [("best-final", "best-long"), ("best-wide-final", "best-wide"), ("best-robust-final", "best-robust")],
-)
+FINALS = [("best-final", "best-long"), ("best-wide-final", "best-wide"), ("best-robust-final", "best-robust")]
+
+
+@pytest.mark.parametrize(("final", "study"), FINALS)
 def test_the_final_runs_are_those_that_were_chosen_but_for_their_images(final: str, study: str, tmp_path: Path) -> None:
     """Whichever arm is chosen: `like` takes what an arm changes, and the rest stands in the final plan too."""
     shutil.copytree(STUDIES, tmp_path / "studies")
     path = tmp_path / "studies" / f"cifar10-{final}.toml"
     text = path.read_text()
-    free = {"images": "all", "teacher": "", "distill": 0.0, "temperature": 1.0, "epochs": 1, "warmup": 0.0, "ramp": 0.0}
+    free: dict[str, Any] = {"images": "all", "teacher": "", "start": "", "distill": 0.0, "temperature": 1.0}
+    free |= {"epochs": 1, "warmup": 0.0, "ramp": 0.0}
     for arm, spec in read_plan(STUDIES / f"cifar10-{study}.toml").arms.items():
-        path.write_text(text.replace("to-be-decided", arm))
+        taught = text if spec.teacher else re.sub(r"\nteacher = .*", "", text)  # as its comment says
+        path.write_text(taught.replace("to-be-decided", arm))
         best = read_plan(path).arms["best"]
         assert best.but(**free) == spec.but(**free), arm
         assert (best.distill, best.temperature, best.warmup) == (spec.distill, spec.temperature, spec.warmup), arm
         assert best.images == "all"
         assert best.epochs in (200, 400, 600)
+
+
+@pytest.mark.parametrize("kind", ["teachers", "first"])
+def test_what_final_runs_begin_with_is_the_same_but_for_its_images(kind: str) -> None:
+    one, final = (read_plan(STUDIES / f"cifar10-{kind}{end}.toml").arms for end in ("", "-final"))
+    assert list(one) == list(final)
+    for name, spec in one.items():
+        named = spec.teacher.replace("cifar10-teachers/", "cifar10-teachers-final/")
+        assert final[name] == spec.but(images="all", teacher=named), name
+
+
+def test_a_decided_final_run_has_the_teacher_and_the_first_step_of_its_arm() -> None:
+    for final, study in FINALS:
+        text = (STUDIES / f"cifar10-{final}.toml").read_text()
+        chosen = re.search(r'like = "cifar10-[a-z-]+/([a-z0-9-]+)"', text)
+        assert chosen is not None
+        if chosen[1] != "to-be-decided":
+            best = read_plan(STUDIES / f"cifar10-{final}.toml").arms["best"]
+            arm = read_plan(STUDIES / f"cifar10-{study}.toml").arms[chosen[1]]
+            for ours, theirs in ((best.teacher, arm.teacher), (best.start, arm.start)):
+                assert ours == re.sub(r"^(study:cifar10-[a-z]+)/", r"\1-final/", theirs)
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)

@@ -54,12 +54,12 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
     "sq-bwn": (Published(58.4, IMAGENET, "1/32", "in Table 1"),),
     "sq-twn": (Published(63.8, IMAGENET, "1/32", "ternary, in Table 1"),),
     "bwnh": (Published(64.3, IMAGENET, "1/32", "in Table 1"),),
-    "recu": (Published(87.5, "resnet20-double", about="600 epochs"),),
-    "siman": (Published(87.4, "ResNet-20", about="PReLU"),),
-    "adabin": (Published(88.1, "ResNet-20", about="Maxout"),),
+    "recu": (Published(87.5, "resnet20-double-pool", about="600 epochs"),),
+    "siman": (Published(87.4, "resnet20-double-prelu"),),
+    "adabin": (Published(88.1, "resnet20-double-maxout"),),
     "reste": (Published(87.92, "resnet20-double", about="1000 epochs, ReLU before batch norm"),),
-    "biper": (Published(86.98, "ResNet-20", about="600 + 300 epochs"),),
-    "ie-net": (Published(88.5, "ResNet-20"),),
+    "biper": (Published(86.98, "resnet20-double-pool", about="600 + 300 epochs; its code says 87.50"),),
+    "ie-net": (Published(88.5, "resnet20-double-pool"),),
 }
 
 
