@@ -117,15 +117,25 @@ bool bconv_agrees(const BKernel& kernel) {
   return true;
 }
 
-const BKernel* choose_bconv(const BConv& c, const char* forced) {
+const char* kernel_name(const char* forced) {
   const char* name = forced && *forced ? forced : std::getenv("LCRBNN_KERNEL");
-  if (name && !*name) name = nullptr;
+  return name && *name ? name : nullptr;
+}
+
+std::string kernels_here() {
+  std::string names;
+  for (int i = 0; i < bconv_kernel_count; ++i)
+    if (bconv_kernels[i]->supported()) names += (names.empty() ? "" : ", ") + std::string(bconv_kernels[i]->name);
+  return names;
+}
+
+const BKernel* choose_bconv(const BConv& c, const char* forced) {
+  const char* name = kernel_name(forced);
   for (int i = 0; i < bconv_kernel_count; ++i) {
     const BKernel& k = *bconv_kernels[i];
     const bool wanted = name ? std::strcmp(name, k.name) == 0 : !wasteful(k, c);
     if (wanted && k.takes(c) && usable(i)) return &k;
   }
-  std::fprintf(stderr, "lcrbnn: no usable kernel%s%s for this convolution\n", name ? " " : "", name ? name : "");
   return nullptr;
 }
 

@@ -15,10 +15,11 @@
 
 namespace {
 
-int usage() {
-  fprintf(stderr,
+// Where it was asked for, it is an answer; otherwise it says what went wrong.
+int usage(bool asked) {
+  fprintf(asked ? stdout : stderr,
           "usage: lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < float32 images\n");
-  return 2;
+  return asked ? 0 : 2;
 }
 
 std::vector<char> read_bytes(FILE* from) {
@@ -78,9 +79,9 @@ int main(int argc, char** argv) {
     } else if (!strcmp(argv[i], "--kernel") && more) kernel = argv[++i];
     else if (!strcmp(argv[i], "--unfused")) flags = LCRBNN_UNFUSED;
     else if (argv[i][0] != '-' && !path) path = argv[i];
-    else return usage();
+    else return usage(!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"));
   }
-  if (!path) return usage();
+  if (!path) return usage(false);
   char message[320] = "";
   lcrbnn_model* model = nullptr;
   if (lcrbnn_open(path, flags, kernel, &model, message, sizeof message)) {

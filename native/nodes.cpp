@@ -194,8 +194,11 @@ bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
       for (size_t i = 0; i < group; i += 64)
         *to++ = some_bits(file + t.offset + o * row, row, tap * group + i, int(group - i < 64 ? group - i : 64));
   data.kernel = choose_bconv(c, kernel);
-  if (!data.kernel)
-    return error.call("no binary kernel%s%.40s can compute node %d", kernel ? " " : "", kernel ? kernel : "", index);
+  if (!data.kernel) {
+    const char* name = kernel_name(kernel);
+    return error.call("no binary kernel%s%.40s%s can compute node %d; there are %s", name ? " " : "", name ? name : "",
+                      name && !kernel ? ", which LCRBNN_KERNEL names," : "", index, kernels_here().c_str());
+  }
   void* packed = memory.take(data.kernel->weight_bytes(c));
   data.scratch = data.kernel->scratch_bytes(c);
   if (!packed || data.scratch > kMemoryLimit) return error.memory("node %d needs too much memory", index);

@@ -109,6 +109,8 @@ def bits_behind(bits: Bits) -> bool:
 
 def shapes(model: Model) -> list[Shape]:
     """Check a whole model and return the shape of every value, the input first; InputError says what is wrong where."""
+    if not isinstance(model, Model):
+        raise InputError(f"a model is what export_model or read_model gives; got a {type(model).__name__}")
     _check_head(model)
     made = [_limited(tuple(model.shape), "the input")]
     used: set[int] = set()
@@ -317,7 +319,7 @@ def _real(value: object, what: str, *, positive: bool) -> None:
     """Check a number that float32 can hold."""
     number = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # rounded to float32 it is none
+        with contextlib.suppress(OverflowError, struct.error):  # rounded to float32 it is none, or no double holds it
             (number,) = struct.unpack("f", struct.pack("f", value))
     if not math.isfinite(number) or (positive and number <= 0):
         raise InputError(f"{what} must be a {'positive ' * positive}number that float32 can hold; got {_shown(value)}")

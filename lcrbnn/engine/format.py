@@ -39,8 +39,12 @@ _OPTIONAL = {"input": ("margin",)}
 
 
 def write_model(path: Path | str, model: Model) -> None:
-    """Write a file whole or not at all. InputError if the model is wrong, OSError if the disk does not take it."""
-    path, data = Path(path), to_bytes(model)
+    """Write a file whole or not at all, and its folder where there is none.
+
+    InputError if the model or the path is wrong, OSError if the disk does not take it.
+    """
+    path, data = file_path(path), to_bytes(model)
+    make_place(path)
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -53,9 +57,27 @@ def write_model(path: Path | str, model: Model) -> None:
         raise
 
 
+def file_path(given: object) -> Path:
+    """The path that was given for a file; InputError if it is none."""
+    if not isinstance(given, str | os.PathLike) or "\0" in os.fsdecode(given):
+        raise InputError(f"the path of a file is a text or a pathlib.Path; got {reprlib.repr(given)}")
+    return Path(os.fsdecode(given))
+
+
+def make_place(path: Path) -> None:
+    """Make the folder of a file that is to be written; InputError if no file can be there."""
+    try:
+        taken = path.exists() and not path.is_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"a model cannot be written to {path}: {error.strerror}") from None
+    if taken:
+        raise InputError(f"a model cannot be written to {path}: it is there and is no file")
+
+
 def read_model(path: Path | str) -> Model:
     """Read and check a file; its arrays are read-only views of its bytes. InputError names the file and the fault."""
-    path = Path(path)
+    path = file_path(path)
     try:
         if not path.is_file():
             raise InputError(f"{path}: there is no such file")

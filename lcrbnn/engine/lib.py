@@ -94,27 +94,54 @@ def _load(path: str) -> ctypes.CDLL:
     return lib
 
 
+class _Opened:
+    """A model of the library, freed with the last reference to it: a run holds one until it ends."""
+
+    def __init__(self, lib: ctypes.CDLL) -> None:
+        self.lib, self.model = lib, ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        if self.model:
+            self.lib.lcrbnn_close(self.model)
+
+
 class Engine:
     """A model, ready to run.
 
     Calls may come from several threads at a time. Answers depend neither on the number of threads nor on the batch.
     `fuse=False` computes every node by itself, and `kernel` names the binary kernel; both are for tests.
+    A copy, or what a pickle brings back, is an engine of its own, which opens the same path or the same bytes again.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, *, fuse: bool = True, kernel: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        *,
+        fuse: bool = True,
+        kernel: str | None = None,
+    ) -> None:
         """Open a file, or the bytes of one. InputError names the fault of a wrong one."""
-        self._model = ctypes.c_void_p()
+        if kernel is not None and not isinstance(kernel, str):
+            raise InputError(f"kernel must be the name of a kernel, or None; got {kernel!r}")
         self._lib = library()
-        flags, name, out = 0 if fuse else 1, kernel.encode() if kernel else None, ctypes.byref(self._model)
-        if isinstance(source, bytes):
-            self._call("the model", "open_memory", source, len(source), flags, name, out)
-        else:
+        opened = _Opened(self._lib)
+        name = kernel.encode(errors="replace") if kernel else None
+        flags, out = 0 if fuse else 1, ctypes.byref(opened.model)
+        self._again: tuple[str | bytes, bool, str | None]  # what a copy opens
+        if isinstance(source, bytes | bytearray | memoryview):
+            self._again = bytes(source), fuse, kernel
+            self._call("the model", "open_memory", self._again[0], len(self._again[0]), flags, name, out)
+        elif isinstance(source, str | os.PathLike):
             path = os.fsencode(source)
             if b"\0" in path:
                 raise InputError(f"a path has no zero byte in it; got {source!r}")
+            self._again = str(Path(os.fsdecode(path)).absolute()), fuse, kernel
             self._call(os.fspath(source), "open", path, flags, name, out)
+        else:
+            raise InputError(f"an engine is opened from a path or from the bytes of a file; got {source!r:.80}")
+        self._opened: _Opened | None = opened
         info = _Info()
-        self._lib.lcrbnn_get_info(self._model, ctypes.byref(info))
+        self._lib.lcrbnn_get_info(opened.model, ctypes.byref(info))
         self.name = self._text("model_name")
         self.shape: tuple[int, int, int] = (info.height, info.width, info.channels)
         self.classes = tuple(self._text("class_name", i) for i in range(info.classes))
@@ -137,8 +164,8 @@ class Engine:
             raise InputError(f"threads must be a whole number from 1 to 256; got {threads!r}")
         images = self._images(images, pixels=True)
         logits = np.empty((len(images), len(self.classes)), np.float32)
-        name = "run_pixels" if images.dtype == np.uint8 else "run"
-        self._call("the engine", name, self._handle, images.ctypes.data, len(images), logits.ctypes.data, threads)
+        name, opened = "run_pixels" if images.dtype == np.uint8 else "run", self._open
+        self._call("the engine", name, opened.model, images.ctypes.data, len(images), logits.ctypes.data, threads)
         return logits
 
     def value(self, images: np.ndarray, node: int) -> np.ndarray:
@@ -151,15 +178,13 @@ class Engine:
 
     def times(self, *, reset: bool = False) -> np.ndarray:
         """Return seconds an image, by node, averaged over all runs since the last reset; fused nodes have 0."""
-        seconds = np.zeros(len(self.nodes))
-        self._lib.lcrbnn_times(self._handle, seconds.ctypes.data, int(reset))
+        seconds, opened = np.zeros(len(self.nodes)), self._open
+        self._lib.lcrbnn_times(opened.model, seconds.ctypes.data, int(reset))
         return seconds
 
     def close(self) -> None:
-        """Free the model; later calls are refused. Nothing may be running on it."""
-        if self._model:
-            self._lib.lcrbnn_close(self._model)
-            self._model = ctypes.c_void_p()
+        """Refuse later calls, and free the model as soon as no call is under way."""
+        self._opened = None
 
     def __enter__(self) -> Engine:
         return self
@@ -167,22 +192,25 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_lib", None) is not None:
-            self.close()
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._opened is None:
+            raise InputError("the engine is closed, and a copy of it would be")
+        return _reopened, (type(self), self._again)
 
     @property
-    def _handle(self) -> ctypes.c_void_p:
-        if not self._model:
+    def _open(self) -> _Opened:
+        """The model; who calls the library holds it meanwhile."""
+        opened = self._opened
+        if opened is None:
             raise InputError("the engine is closed")
-        return self._model
+        return opened
 
     def _inspect(self, name: str, images: np.ndarray, node: int, kind: np.dtype[Any]) -> np.ndarray:
         if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node < len(self.nodes):
             raise InputError(f"node must be a whole number from 0 to {len(self.nodes) - 1}; got {node!r}")
         images = self._images(images, pixels=False)
-        out = np.empty((len(images), *self.nodes[node].shape), kind)
-        self._call("the engine", name, self._handle, images.ctypes.data, len(images), node, out.ctypes.data)
+        out, opened = np.empty((len(images), *self.nodes[node].shape), kind), self._open
+        self._call("the engine", name, opened.model, images.ctypes.data, len(images), node, out.ctypes.data)
         return out
 
     def _images(self, images: np.ndarray, *, pixels: bool) -> np.ndarray:
@@ -196,11 +224,11 @@ class Engine:
         return np.ascontiguousarray(images)
 
     def _text(self, name: str, *arguments: int) -> str:
-        return getattr(self._lib, f"lcrbnn_{name}")(self._model, *arguments).decode()
+        return getattr(self._lib, f"lcrbnn_{name}")(self._open.model, *arguments).decode()
 
     def _node(self, index: int) -> NodeInfo:
         shape = (ctypes.c_int32 * 3)()
-        self._lib.lcrbnn_node_shape(self._model, index, ctypes.byref(shape))
+        self._lib.lcrbnn_node_shape(self._open.model, index, ctypes.byref(shape))
         made = (shape[0], shape[1], shape[2])
         return NodeInfo(
             self._text("node_op", index), self._text("node_name", index), made, self._text("node_kernel", index)
@@ -213,3 +241,8 @@ class Engine:
         if code:
             kind = InputError if code in (_BAD_FILE, _BAD_CALL) else Failed
             raise kind(f"{what}: {message.value.decode(errors='replace')}")
+
+
+def _reopened(kind: type[Engine], again: tuple[str | bytes, bool, str | None]) -> Engine:
+    source, fuse, kernel = again
+    return kind(source, fuse=fuse, kernel=kernel)

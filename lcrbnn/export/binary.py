@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def _emit(draft: Draft, name: str, layer: BinaryLayer, x: Value, window: Window,
     made = draft.emit("wconv" if binarizer is None else "bconv", name, x, shape, after_sums(layer), **keys)
     if binarizer is not None:
         made.step.sign = lambda y: binarizer(y).signs
-    return Value(made.step, x.flat)
+    return replace(made, order=None)
 
 
 def _two_levels(name: str, layer: BinaryLayer, w: Binary) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -33,13 +33,44 @@ class Step:
     flat: bool = False  # PyTorch holds (n, features), not (n, channels, h, w)
 
 
+@dataclass(eq=False)
+class Home:
+    """A tensor of PyTorch, which may be written over: the step that makes its numbers as they are now.
+
+    `memory` are all tensors that may lie in the same memory, itself among them. Once another of them was written
+    over, nothing says what this one holds: `lost` is the name of who wrote.
+    """
+
+    step: Step
+    memory: list[Home] = field(default_factory=list)
+    lost: str = ""
+
+    def __post_init__(self) -> None:
+        """Lie in the memory."""
+        self.memory.append(self)
+
+
 @dataclass(frozen=True)
 class Value:
     """What a step makes, and how PyTorch holds it."""
 
     step: Step
+    home: Home
     flat: bool = False  # as in Step; a map of one pixel may be either
     order: np.ndarray | None = None  # of a flattened map: PyTorch's index of each number
+
+    @classmethod
+    def of(cls, step: Step, *, flat: bool = False, order: np.ndarray | None = None) -> Value:
+        """That of a step, in memory of its own."""
+        return cls(step, Home(step), flat, order)
+
+    def copied(self) -> Value:
+        """The same numbers in memory of its own."""
+        return replace(self, home=Home(self.step))
+
+    def beside(self, other: Value) -> Value:
+        """The same, where PyTorch may have made it in the memory of another value."""
+        return replace(self, home=Home(self.step, other.home.memory))
 
     @property
     def shape(self) -> Shape:
@@ -80,9 +111,8 @@ class Draft:
 
     def __init__(self, shape: Shape) -> None:
         """Start from images of this shape."""
-        self.image = Value(Step("image", "image", [], shape))
+        self.image = Value.of(Step("image", "image", [], shape))
         self.steps: list[Step] = []
-        self._changed: dict[Step, Step] = {}
 
     def emit(
         self,
@@ -94,24 +124,33 @@ class Draft:
         **keys: Any,
     ) -> Value:
         """Add a step; without a shape it is that of the first input."""
-        values = [self.now(v) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
+        values = [self.now(v, name) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
         first = values[0]
         step = Step(op, name, [v.step for v in values], shape or first.shape, keys, [source] if source else [])
         step.flat = first.flat
         self.steps.append(step)
-        return Value(step, first.flat, first.order)
+        return Value.of(step, flat=first.flat, order=first.order)
 
-    def change(self, old: Value, new: Value) -> None:
-        """PyTorch wrote the second over the first: who has the first now has the second."""
-        if old.step is not new.step:
-            self._changed[old.step] = new.step
+    def write(self, name: str, old: Value, new: Value) -> Value:
+        """PyTorch wrote the second over the first: who has the first now has the second.
 
-    def now(self, value: Value) -> Value:
-        """A value as it is after all that was written over it."""
-        step = value.step
-        while step in self._changed:
-            step = self._changed[step]
-        return value if step is value.step else Value(step, value.flat, value.order)
+        Others that may lie in the same memory are lost. Return the second where it is now.
+        """
+        if new.home is old.home:
+            return new
+        old.home.step = new.step
+        for other in old.home.memory:
+            if other is not old.home:
+                other.lost = name
+        return replace(new, home=old.home)
+
+    def now(self, value: Value, name: str) -> Value:
+        """A value as it is after all that was written over it, for a layer that reads it."""
+        if value.home.lost:
+            refuse(
+                name, f"it reads a map that {value.home.lost!r} may have written over, by another view of its memory"
+            )
+        return replace(value, step=value.home.step)
 
     def keep(self, answer: Value) -> None:
         """Drop the steps that an answer does not come from."""
@@ -126,7 +165,7 @@ class Draft:
 
 def refuse(name: str, reason: str) -> NoReturn:
     """Say which layer cannot be exported, and why."""
-    raise InputError(f"layer {name!r} cannot be exported: {reason}")
+    raise InputError(f"{f'layer {name!r}' if name else 'the network'} cannot be exported: {reason}")
 
 
 def channels_first(shape: Shape) -> np.ndarray:

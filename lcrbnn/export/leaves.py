@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def _linear(draft: Draft, name: str, linear: nn.Linear, x: Value) -> Value:
     _vector(name, x, linear.in_features)
     weight = x.arranged(numbers(linear.weight).astype(np.float64))[:, None, None]
     keys = _weighted(weight, linear.bias) | Window((1, 1)).keys()
-    return Value(draft.emit("conv", name, x, (1, 1, linear.out_features), None, **keys).step, flat=True)
+    return replace(draft.emit("conv", name, x, (1, 1, linear.out_features), None, **keys), order=None)
 
 
 def _weighted(weight: np.ndarray, bias: Tensor | None) -> dict[str, np.ndarray]:
@@ -171,7 +172,7 @@ def _avg_pool(draft: Draft, name: str, pool: nn.AvgPool2d, x: Value) -> Value:
 
 
 def _mean(draft: Draft, name: str, pool: nn.AdaptiveAvgPool2d, x: Value) -> Value:
-    if pool.output_size not in (1, (1, 1)):
+    if pool.output_size not in (1, (1, 1), [1, 1]):
         refuse(name, f"it averages to {pool.output_size}, and the format's mean to one pixel")
     return draft.emit("mean", name, x, (1, 1, x.shape[2]))
 
@@ -181,16 +182,16 @@ def _flatten(draft: Draft, name: str, module: nn.Flatten, x: Value) -> Value:
         refuse(name, f"it joins the axes {module.start_dim} to {module.end_dim}, not all of an image")
     h, w, c = x.shape
     if x.flat or h == w == 1:
-        return Value(x.step, flat=True, order=x.order)
+        return replace(x, flat=True)
     made = draft.emit("flatten", name, x, (1, 1, c * h * w))
     made.step.flat = True
-    return Value(made.step, flat=True, order=channels_first(x.shape))
+    return replace(made, flat=True, order=channels_first(x.shape)).beside(x)
 
 
 def _subsample(draft: Draft, name: str, module: Subsample, x: Value) -> Value:
     h, w, c = x.shape
     s = module.stride
-    return draft.emit("subsample", name, x, (-(-h // s), -(-w // s), c), stride=[s, s])
+    return draft.emit("subsample", name, x, (-(-h // s), -(-w // s), c), stride=[s, s]).beside(x)
 
 
 def _channels(draft: Draft, name: str, module: PadChannels, x: Value) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import nn
 
 from lcrbnn.data import DataSet
 from lcrbnn.engine import Model, Node
-from lcrbnn.engine.check import shapes
+from lcrbnn.engine.check import Whole, shapes
 from lcrbnn.errors import InputError
 from lcrbnn.export.draft import Draft, Step, Value, refuse
 from lcrbnn.export.fold import fold, round_once
@@ -46,10 +46,10 @@ def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bo
     the weights of real convolutions and linear layers in float16.
     """
     _check_numbers(net)
-    given = Input.of(images) if isinstance(images, DataSet) else images
+    given = _plain(images)
     draft = Draft(given.shape)
     with evaluating(net), torch.no_grad():
-        draft.keep(_in_order(draft, draft.now(follow(draft, "", net, draft.image))))
+        draft.keep(_in_order(draft, draft.now(follow(draft, "", net, draft.image), "")))
         steps = fold(draft.steps)
         round_once(steps)
         settle(steps)
@@ -57,15 +57,32 @@ def export_model(net: nn.Module, images: DataSet | Input, name: str, *, half: bo
     model = Model(
         name=name,
         shape=given.shape,
-        top=float(given.top),
-        mean=given.mean or (0.0,) * given.shape[2],
-        std=given.std or (1.0,) * given.shape[2],
-        margin=float(given.margin),
+        top=given.top,
+        mean=(0.0,) * given.shape[2] if given.mean in ((), None) else given.mean,
+        std=(1.0,) * given.shape[2] if given.std in ((), None) else given.std,
+        margin=given.margin,
         classes=given.classes,
         nodes=tuple(Node(s.op, s.name, tuple(index[one] for one in s.inputs), _keys(s, half)) for s in steps),
     )
     shapes(model)
     return model
+
+
+def _plain(images: DataSet | Input) -> Input:
+    """An Input of Python's own numbers; arrays, tensors and NumPy's numbers become such."""
+    if not isinstance(images, DataSet | Input):
+        raise InputError(f"images are a DataSet or an lcrbnn.export.Input; got {type(images).__name__}")
+    given = Input.of(images) if isinstance(images, DataSet) else images
+    made = Input(*(_listed(getattr(given, each.name)) for each in fields(given)))
+    Whole(1, count=3).check(made.shape, "the input's shape")
+    return made
+
+
+def _listed(value: Any) -> Any:
+    """A number or a tuple of them as Python has it, what is neither as it is."""
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+        value = value.tolist()
+    return tuple(map(_listed, value)) if isinstance(value, tuple | list) else value
 
 
 def _in_order(draft: Draft, answer: Value) -> Value:

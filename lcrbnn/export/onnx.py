@@ -1,7 +1,8 @@
 """The same network as standard ONNX, so that nobody is locked in: float convolutions of numbers that are -1 and +1.
 
 Maps are (n, channels, h, w) there, as in PyTorch; the input is normalised as PyTorch's is. Sums of signs are whole
-numbers below 2^24 and so exact in float32, whatever runs the file.
+numbers below 2^24 and so exact in float32, in whatever order they are added. A runtime that folded the scale of a sum
+into the weights would add up other numbers, and a sum of 0 would get some sign: a Clip that changes no sum is between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from lcrbnn.bits import unpack
 from lcrbnn.engine.check import shapes
-from lcrbnn.engine.format import Bits, Model, Node
+from lcrbnn.engine.format import Bits, Model, Node, file_path, make_place
 from lcrbnn.errors import InputError
 from lcrbnn.runs.files import write_whole
 
@@ -83,8 +84,10 @@ def to_onnx(model: Model) -> bytes:
 
 
 def write_onnx(path: Path | str, model: Model) -> None:
-    """Write the ONNX file of a model, whole or not at all."""
-    write_whole(Path(path), [to_onnx(model)])
+    """Write the ONNX file of a model, whole or not at all, and its folder where there is none."""
+    path, data = file_path(path), to_onnx(model)
+    make_place(path)
+    write_whole(path, [data])
 
 
 def _window(node: Node) -> dict[str, Any]:
@@ -120,7 +123,10 @@ def _bconv(to: Writer, node: Node, inputs: list[str], channels: int) -> str:
         pads = to.constant(np.array([0, 0, top, left, 0, 0, bottom, right], np.int64))
         x = to.call("Pad", x, pads, to.constant(np.array(node.keys["pad_sign"], np.float32)), mode="constant")
         window["pads"] = [0, 0, 0, 0]
-    return _scaled(to, node, to.call("Conv", x, _signed_weight(to, node, channels), **window))
+    sums = to.call("Conv", x, _signed_weight(to, node, channels), **window)
+    most = node.keys["weight"].n
+    ends = [to.constant(np.array(end, np.float32)) for end in (-most, most)]
+    return _scaled(to, node, to.call("Clip", sums, *ends))
 
 
 def _wconv(to: Writer, node: Node, inputs: list[str], channels: int) -> str:

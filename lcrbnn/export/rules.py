@@ -20,18 +20,15 @@ def follow(draft: Draft, name: str, module: nn.Module, *inputs: Value) -> Value:
     """
     _refuse_hooks(name, module)
     rule = RULES.get(type(module))
-    inputs = tuple(map(draft.now, inputs))
     if rule is not None and len(inputs) == 1:
         made = rule(draft, name, module, *inputs)
-        if getattr(module, "inplace", False):
-            draft.change(*inputs, made)
-        return made
+        return draft.write(name, *inputs, made) if getattr(module, "inplace", False) else made
     if rule is not None:
         refuse(name, f"it is given {len(inputs)} maps, and takes one")
     if is_parametrized(module):
         refuse(name, "it is parametrized; torch.nn.utils.parametrize.remove_parametrizations writes its numbers down")
     if type(module).__module__.startswith("torch."):
-        known = ", ".join(kind.__name__ for kind in RULES)
+        known = ", ".join(dict.fromkeys(kind.__name__ for kind in RULES))
         refuse(name, f"nothing says how a {type(module).__name__} is written; there are {known}")
     return trace(draft, name, module, inputs, follow)
 
@@ -43,6 +40,9 @@ def _refuse_hooks(name: str, module: nn.Module) -> None:
     if others:
         kind = getattr(others[0], "__qualname__", type(others[0]).__name__)
         refuse(name, f"its hook {kind} may change what it computes; remove it first")
+    if "forward" in vars(module):
+        kind = type(module).__name__
+        refuse(name, f"its forward was replaced by another than that of {kind}; make a module of its own of it")
 
 
 def _chain(draft: Draft, name: str, module: nn.Module, parts: tuple[str, ...], x: Value) -> Value:

@@ -5,6 +5,7 @@ Modules that it calls are followed by their rules. What depends on the numbers o
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -53,6 +54,9 @@ class _Written(fx.Proxy):
     def __imul__(self, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
 
+    def __itruediv__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.itruediv, (self, other), {})
+
 
 class _Calls(fx.Tracer):
     """Lists the calls of one forward and looks into none of the modules called."""
@@ -65,28 +69,39 @@ class _Calls(fx.Tracer):
 
 
 def _writes(call: fx.Node) -> bool:
-    """Whether a function or method writes over its first argument."""
+    """Whether a function or method writes over one of its arguments."""
     text = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
-    plain = call.op in ("call_function", "call_method") and not text.endswith("__")
-    return plain and (text in ("iadd", "isub", "imul") or text.endswith("_") or bool(call.kwargs.get("inplace")))
+    if call.op not in ("call_function", "call_method") or text.endswith("__"):
+        return False
+    named = text in ("iadd", "isub", "imul", "itruediv") or text.endswith("_")
+    return named or "out" in call.kwargs or bool(call.kwargs.get("inplace"))  # PyTorch names what has its place
+
+
+def _foreign(call: fx.Node) -> bool:
+    """Whether a function is neither PyTorch's nor Python's, so that it may do anything."""
+    return inspect.isfunction(call.target) and str(call.target.__module__).partition(".")[0] != "torch"
 
 
 def _needed(calls: fx.Graph) -> set[fx.Node]:
     """The calls that the output depends on, or that may write over what it depends on."""
     found: set[fx.Node] = set()
     for call in reversed(calls.nodes):
-        if call.op in ("output", "placeholder", "call_module") or _writes(call) or found & set(call.users):
+        acts = call.op in ("output", "placeholder", "call_module") or _writes(call) or _foreign(call)
+        if acts or found & set(call.users):
             found.add(call)
     return found
 
 
 def trace(draft: Draft, name: str, module: nn.Module, inputs: Sequence[Value], follow: Follow) -> Value:
     """Emit the steps of a forward, in the order of its calls."""
+    drawn = torch.get_rng_state()
     try:
         calls = _Calls().trace(module)
     except Exception as error:  # whatever a forward does with a stand-in for its images
         said = " ".join(str(error).split())[:200]
         refuse(name, f"the forward of {type(module).__name__} cannot be traced ({said or type(error).__name__})")
+    if not torch.equal(drawn, torch.get_rng_state()):
+        refuse(name, f"the forward of {type(module).__name__} draws random numbers")
     needed = _needed(calls)
     made: dict[fx.Node, Any] = {}
     waiting = list(inputs)
@@ -94,7 +109,7 @@ def trace(draft: Draft, name: str, module: nn.Module, inputs: Sequence[Value], f
         if call not in needed:
             continue
         step = f"{name}.{call.name}" if name else call.name
-        given, named = fx.node.map_arg((call.args, call.kwargs), lambda one: _now(draft, made[one]))
+        given, named = fx.node.map_arg((call.args, call.kwargs), lambda one: made[one])
         if call.op == "placeholder":
             made[call] = _placeholder(name, module, call, waiting)
         elif call.op == "get_attr":
@@ -108,15 +123,17 @@ def trace(draft: Draft, name: str, module: nn.Module, inputs: Sequence[Value], f
             return given[0]
         else:
             made[call] = _called(draft, step, call.target, given, named)
-            if _writes(call):
-                if given[0].step.op in ("flatten", "subsample"):
-                    refuse(step, "it writes over a part of a map that others may see")
-                draft.change(given[0], made[call])
+            if _writes(call) and isinstance(made[call], Value):
+                made[call] = draft.write(step, _written(step, given, named), made[call])
     raise AssertionError("a traced forward has an output")
 
 
-def _now(draft: Draft, one: Any) -> Any:
-    return draft.now(one) if isinstance(one, Value) else one
+def _written(name: str, given: Sequence[Any], named: dict[str, Any]) -> Value:
+    """What a function that writes over its first argument writes over."""
+    first = given[0] if given else named.get("input")
+    if not isinstance(first, Value):
+        refuse(name, f"it writes over a {type(first).__name__}, which is no map")
+    return first
 
 
 def _placeholder(name: str, module: nn.Module, call: fx.Node, waiting: list[Value]) -> Any:
@@ -151,7 +168,7 @@ def _called(draft: Draft, name: str, target: Any, given: Sequence[Any], named: d
         return function(draft, name, *given, **named)
     except InputError:
         raise
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         refuse(name, f"the function {text!r} is called in a way that nothing says how to write ({error})")
 
 
@@ -208,8 +225,8 @@ def _add(draft: Draft, name: str, input: Any, other: Any, *, alpha: float = 1) -
     if not isinstance(input, Value):
         input, other = other, input
     if not isinstance(other, Value):
-        b = _channel_numbers(name, input, other)
-        return draft.emit("shift", name, input, source=lambda v: v + other, b=b)
+        b, fit = _channel_numbers(name, input, other)
+        return draft.emit("shift", name, input, source=lambda v: v + fit(v), b=b)
     _alike(name, [input, other])
     if input.shape != other.shape:
         refuse(name, f"it adds maps of {input.shape} and {other.shape}")
@@ -217,9 +234,16 @@ def _add(draft: Draft, name: str, input: Any, other: Any, *, alpha: float = 1) -
 
 
 def _subtract(draft: Draft, name: str, input: Any, other: Any) -> Value:
-    if isinstance(other, Value):
+    if not isinstance(other, Value):
+        return _add(draft, name, input, -other)
+    if isinstance(input, Value):
         raise ValueError("a map is taken away")
-    return _add(draft, name, input, -other)
+    b, fit = _channel_numbers(name, other, input)
+    return draft.emit("affine", name, other, source=lambda v: fit(v) - v, a=-np.ones(len(b)), b=b)
+
+
+def _negate(draft: Draft, name: str, input: Value) -> Value:
+    return _multiply(draft, name, input, -1)
 
 
 def _multiply(draft: Draft, name: str, input: Any, other: Any) -> Value:
@@ -227,25 +251,32 @@ def _multiply(draft: Draft, name: str, input: Any, other: Any) -> Value:
         input, other = other, input
     if isinstance(other, Value):
         raise ValueError("two maps are multiplied")
-    a = _channel_numbers(name, input, other)
-    return draft.emit("affine", name, input, source=lambda v: v * other, a=a, b=np.zeros(len(a)))
+    a, fit = _channel_numbers(name, input, other)
+    return draft.emit("affine", name, input, source=lambda v: v * fit(v), a=a, b=np.zeros(len(a)))
 
 
-def _channel_numbers(name: str, x: Value, given: Any) -> np.ndarray:
-    """A number, or a tensor of one number a channel, for each channel of a value."""
+def _divide(draft: Draft, name: str, input: Any, other: Any) -> Value:
+    if isinstance(other, Value):
+        raise ValueError("it divides by a map")
+    a, fit = _channel_numbers(name, input, other)
+    if not a.all():
+        raise ValueError("it divides by 0")
+    return draft.emit("affine", name, input, source=lambda v: v / fit(v), a=1 / a, b=np.zeros(len(a)))
+
+
+def _channel_numbers(name: str, x: Value, given: Any) -> tuple[np.ndarray, Callable[[Tensor], Any]]:
+    """A number, or a tensor of one number a channel, for each channel of a value; and as PyTorch has it beside maps."""
     channels = x.shape[2]
-    if isinstance(given, Tensor):
-        wide = given.shape[-1:] if x.flat else given.shape[-3:]
-        spread = (1,) * (len(given.shape) - len(wide))
-        plain = wide[:1] in ((1,), (channels,)) and set(wide[1:]) <= {1} and given.shape[: len(spread)] == spread
-        if given.dim() and (not plain or (not x.flat and len(wide) != 3)):
-            refuse(name, f"a tensor of {tuple(given.shape)} is no number a channel of {channels}")
-        made = np.broadcast_to(numbers(given).astype(np.float64).reshape(-1), channels)
-    elif isinstance(given, int | float):
-        made = np.full(channels, float(given))
-    else:
+    if isinstance(given, int | float):
+        return np.full(channels, float(given)), lambda v: given
+    if not isinstance(given, Tensor):
         raise TypeError(f"{given!r} is no number")
-    return x.arranged(made)
+    axes = (1, channels) if x.flat else (1, channels, 1, 1)
+    spread = (1,) * (len(axes) - given.dim()) + tuple(given.shape)
+    if len(spread) > len(axes) or any(size not in (1, most) for size, most in zip(spread, axes, strict=True)):
+        refuse(name, f"a tensor of {tuple(given.shape)} is no number a channel of {channels}")
+    each = given.reshape(-1).expand(channels)
+    return x.arranged(numbers(each).astype(np.float64)), lambda v: each if v.dim() == 2 else each[:, None, None]
 
 
 def _alike(name: str, values: Sequence[Value]) -> None:
@@ -262,14 +293,22 @@ def _concatenate(draft: Draft, name: str, tensors: Sequence[Value], dim: int = 0
         raise ValueError("only maps are joined, along their channels")
     if len({v.shape[:2] for v in tensors}) != 1:
         refuse(name, f"it joins maps of {', '.join(str(v.shape) for v in tensors)}")
+    if len(tensors) == 1:
+        return draft.now(tensors[0], name).copied()
     total, before, made = sum(v.shape[2] for v in tensors), 0, None
     for i, value in enumerate(tensors):
         pad = PadChannels.by(before, total - before - value.shape[2])
-        wide = LEAVES[PadChannels](draft, f"{name}.part{i}", pad, value) if len(tensors) > 1 else value
+        wide = LEAVES[PadChannels](draft, f"{name}.part{i}", pad, value)
         made = wide if made is None else draft.emit("add", f"{name}.join{i}", [made, wide])
         before += value.shape[2]
     assert made is not None
     return made
+
+
+def _contiguous(draft: Draft, name: str, input: Value) -> Value:
+    """The map itself, or a copy of it, as its memory may be."""
+    value = draft.now(input, name)
+    return value.beside(value)
 
 
 def _mean(draft: Draft, name: str, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
@@ -320,6 +359,8 @@ _ROWS: list[tuple[tuple[Any, ...], Function]] = [
     ((operator.add, operator.iadd, torch.add, "add", "add_"), _add),
     ((operator.sub, operator.isub, torch.sub, "sub", "sub_"), _subtract),
     ((operator.mul, operator.imul, torch.mul, "mul", "mul_"), _multiply),
+    ((operator.truediv, operator.itruediv, torch.div, "div", "div_"), _divide),
+    ((operator.neg, torch.neg, "neg", "neg_"), _negate),
     ((F.relu, torch.relu, F.relu_, "relu", "relu_"), _like(lambda inplace=False: nn.ReLU())),
     ((F.hardtanh, F.hardtanh_), _like(_hardtanh)),
     ((torch.clamp, torch.clip, "clamp", "clamp_", "clip"), _like(_clamp)),
@@ -328,7 +369,7 @@ _ROWS: list[tuple[tuple[Any, ...], Function]] = [
     ((F.avg_pool2d,), _like(nn.AvgPool2d)),
     ((F.adaptive_avg_pool2d,), _like(nn.AdaptiveAvgPool2d)),
     ((F.dropout,), _like(_dropout)),
-    (("contiguous",), _like(nn.Identity)),
+    (("contiguous",), _contiguous),
     ((torch.cat, torch.concat, torch.concatenate), _concatenate),
     ((torch.mean, "mean"), _mean),
     ((torch.reshape, "view", "reshape"), _view),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ from lcrbnn.errors import InputError
 from tests.engine.graphs import Build, need_engine
 
 need_engine()
+ROOT = Path(__file__).parents[2]
 
 
 FORKED = """
@@ -80,9 +86,88 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
             lib.Engine(path)
 
 
-def test_a_kernel_that_is_not_there(small: Build) -> None:
-    with pytest.raises(InputError, match="no binary kernel abacus"):
-        lib.Engine(to_bytes(small.model()), kernel="abacus")
+def test_what_is_no_file_and_no_kernel(small: Build) -> None:
+    data = to_bytes(small.model())
+    for source in (None, 3, [data]):
+        with pytest.raises(InputError, match="opened from a path or from the bytes of a file; got "):
+            lib.Engine(source)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(InputError, match="kernel must be the name of a kernel, or None; got 3"):
+        lib.Engine(data, kernel=3)  # type: ignore[arg-type]  # what is tested
+    images = small.images(1)
+    for other in (bytearray(data), memoryview(data)):
+        assert np.array_equal(lib.Engine(other).run(images), lib.Engine(data).run(images))
+
+
+def test_a_kernel_that_is_not_there(
+    small: Build, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = to_bytes(small.model())
+    with pytest.raises(InputError, match=r"no binary kernel abacus can compute node 0; there are (\w+, )*scalar$"):
+        lib.Engine(data, kernel="abacus")
+    monkeypatch.setenv("LCRBNN_KERNEL", "foo")
+    said = r"no binary kernel foo, which LCRBNN_KERNEL names, can compute node 0; there are (\w+, )*scalar$"
+    with pytest.raises(InputError, match=said):
+        lib.Engine(data)
+    assert capfd.readouterr().err == ""
+
+
+def pickled(engine: lib.Engine) -> Any:
+    return pickle.loads(pickle.dumps(engine))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_is_an_engine_of_its_own(
+    again: Callable[[lib.Engine], lib.Engine], small: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, images = to_bytes(small.model()), small.images(2)
+    (tmp_path / "model.bnn").write_bytes(data)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for source in (data, "model.bnn"):
+        engine = lib.Engine(source, fuse=False, kernel="scalar")
+        want = engine.run(images)
+        monkeypatch.chdir(tmp_path / "other")  # a path is that of the first opening
+        second = again(engine)
+        monkeypatch.chdir(tmp_path)
+        assert second.kernels == engine.kernels
+        engine.close()
+        assert np.array_equal(second.run(images), want)
+        second.close()
+        with pytest.raises(InputError, match="the engine is closed"):
+            again(engine)
+
+
+CLOSED = """
+import sys, threading, numpy as np
+from lcrbnn.engine.lib import Engine
+from lcrbnn.errors import InputError
+images = np.ones((400, *Engine(sys.argv[1]).shape), np.float32)
+want = Engine(sys.argv[1]).run(images[:1])
+said = []
+for _ in range(100):
+    engine, started = Engine(sys.argv[1]), threading.Event()
+    def call():
+        started.set()
+        try:
+            while True:
+                said.append((engine.run(images) == want).all())
+        except InputError as error:
+            said.append(str(error) == "the engine is closed")
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    engine.close()
+    for thread in threads:
+        thread.join()
+sys.exit(0 if all(said) and len(said) >= 300 else 1)
+"""
+
+
+def test_closed_while_it_runs(small: Build, tmp_path: Path) -> None:
+    path = tmp_path / "model.bnn"
+    path.write_bytes(to_bytes(small.model()))
+    subprocess.run([sys.executable, "-c", CLOSED, str(path)], check=True, timeout=60)
 
 
 def test_the_program(small: Build, tmp_path: Path) -> None:
@@ -97,6 +182,10 @@ def test_the_program(small: Build, tmp_path: Path) -> None:
     assert np.array_equal(logits, lib.Engine(path).run(images))
     done = subprocess.run([*command, "--repeat", "2"], input=images.tobytes(), capture_output=True, timeout=60)
     assert b"median of 2 runs of 3 images" in done.stdout
+    for word in ("--help", "-h"):
+        done = subprocess.run([command[0], word], capture_output=True, check=True, timeout=60)
+        assert done.stdout.startswith(b"usage: lcrbnn-run model.bnn")
+        assert done.stderr == b""
     for arguments, pixels in ((command[:1], b""), (command, b"1234"), ([*command, "--what"], b""), (command, b"")):
         assert subprocess.run(arguments, input=pixels, capture_output=True, timeout=60).returncode == 2
     done = subprocess.run(command, input=images.tobytes() + b"1", capture_output=True, timeout=60)
@@ -112,6 +201,32 @@ def test_the_program(small: Build, tmp_path: Path) -> None:
         done = subprocess.run(command, input=images.tobytes(), stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith(b"the answers cannot be written: ")
+
+
+def test_the_c_program_of_the_docs(small: Build, tmp_path: Path) -> None:
+    """It is compiled by the line beside it, and says the class of the largest logit."""
+    library = lib.library()._name
+    if not shutil.which("cc") and not os.environ.get("CI"):
+        pytest.skip("there is no C compiler")  # then the engine came with a wheel
+    text = (ROOT / "docs" / "engine.md").read_text()
+    program = text[text.index("```c\n") + 5 :].partition("```")[0]
+    line = next(line for line in text.splitlines() if line.startswith("cc "))
+    (tmp_path / "include").mkdir()
+    shutil.copy(ROOT / "native" / "capi.h", tmp_path / "include" / "lcrbnn.h")  # as cmake installs it
+    (tmp_path / "lib").mkdir()
+    shutil.copy(library, tmp_path / "lib")
+    (tmp_path / "first.c").write_text(program)
+    words = line.replace("/usr/local", str(tmp_path)).partition("#")[0].split()
+    subprocess.run([*words, "-Wall", "-Wextra", "-Werror"], cwd=tmp_path, check=True, timeout=60)
+    model, pixels = tmp_path / "model.bnn", np.full((1, 4, 5, 8), 0, np.uint8)
+    model.write_bytes(to_bytes(small.model()))
+    done = subprocess.run([tmp_path / "first", model], capture_output=True, text=True, check=True, timeout=60)
+    engine = lib.Engine(model)
+    logits = engine.run(pixels)[0]
+    assert done.stdout == f"{engine.classes[logits.argmax()]} {logits.max():.9g}\n"
+    done = subprocess.run([tmp_path / "first", "none.bnn"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

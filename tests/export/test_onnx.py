@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from lcrbnn.engine import reference
+from lcrbnn.engine import Model, reference
 from lcrbnn.engine.check import OPS
 from lcrbnn.errors import InputError
 from lcrbnn.export import Input, export_model
 from lcrbnn.export.onnx import RULES, to_onnx, write_onnx
+from lcrbnn.layers import BinaryConv2d
 from lcrbnn.models import Network, network
 
 NETWORKS = [
@@ -41,10 +44,13 @@ def lively(net: Network) -> Network:
     return net.eval()
 
 
-def answers(data: bytes, images: np.ndarray) -> np.ndarray:
+def answers(data: bytes, images: np.ndarray, level: str = "") -> np.ndarray:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    if level:
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     return session.run(["logits"], {"images": images})[0]
 
 
@@ -65,6 +71,42 @@ def test_it_runs_in_onnxruntime_and_equals_pytorch(name: str, method: str, bits:
         close | same
     ).all()  # a sign near its threshold may turn either way; then the reference must have turned too
     assert close.sum() >= 4
+
+
+LEVELS = ["", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"]
+
+
+def zeros() -> tuple[Model, torch.Tensor, np.ndarray]:
+    """A layer of even sums behind another: where they are 0, its sign must be that of 0. With images and answers."""
+    torch.manual_seed(0)
+    layers = [BinaryConv2d(16, 16, 3, padding=1, method="xnor") for _ in range(2)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)).eval()
+    model, images = export_model(net, Input((8, 8, 16), tuple("abcde")), "zeros"), torch.randn(50, 16, 8, 8)
+    with torch.no_grad():
+        return model, images, net(images).numpy()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sums_of_signs_stay_whole_however_a_runtime_optimizes(level: str) -> None:
+    model, images, wanted = zeros()
+    assert np.abs(answers(to_onnx(model), images.numpy(), level) - wanted).max() < 1e-6
+
+
+OPENVINO = """
+import sys, numpy, openvino
+given = numpy.load(sys.argv[2])
+model = openvino.Core().compile_model(sys.argv[1], "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+sys.exit(int(numpy.abs(model(given["images"])[0] - given["wanted"]).max() >= 1e-6))
+"""
+
+
+def test_openvino_keeps_them_whole_too(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    model, images, wanted = zeros()
+    write_onnx(tmp_path / "a.onnx", model)
+    np.savez(tmp_path / "a.npz", images=images.numpy(), wanted=wanted)
+    words = [sys.executable, "-c", OPENVINO, str(tmp_path / "a.onnx"), str(tmp_path / "a.npz")]
+    subprocess.run(words, check=True, timeout=120)  # apart: once loaded and left, it may end its process by a signal
 
 
 def test_every_op_has_a_rule() -> None:

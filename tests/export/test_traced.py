@@ -145,6 +145,24 @@ class Writes(nn.Module):
         return answer
 
 
+class Affine(nn.Module):
+    """Quotients, differences and numbers for all channels at once, of maps and of vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.next = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.scale, self.many = nn.Parameter(torch.tensor([1.5])), nn.Parameter(torch.rand(8, 1, 1) + 0.5)
+        self.wide = nn.Parameter(torch.rand(8) + 0.5)
+        self.middle, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x) * self.scale
+        x = self.next(1 - x / 3) / self.many
+        x = torch.neg(self.many - x).div_(2)
+        x = self.middle(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1) * self.wide)
+        return -self.head(x / self.wide - self.scale)
+
+
 def readme() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardtanh(), Skip(16, 32), Skip(32, 64),
@@ -169,6 +187,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "lists, joins, pools": (Whole, 5),
     "vectors": (Ends, 5),
     "numbers written over others": (Writes, 5),
+    "quotients and differences": (Affine, 5),
     "what occurs twice": (repeated, 5),
     "a flattened map": (Maps, 20),
     "a flattened map, normalised": (flat_norm, 20),
@@ -219,7 +238,13 @@ REFUSED: list[tuple[Callable[[Tensor], object], str]] = [
     (lambda x: torch.cat([x, x], 2), "only maps are joined, along their channels"),
     (lambda x: F.dropout(x, 0.5), "it is on in evaluation too"),
     (lambda x: (x, x), "gives tuple, not one map"),
-    (lambda x: x + torch.randn(1), "."),
+    (lambda x: x + torch.randn(1), "the forward of Own draws random numbers"),
+    (lambda x: x * torch.rand(3, 1, 1), "the forward of Own draws random numbers"),
+    (lambda x: x * torch.ones(1, 1, 3, 1, 1), r"a tensor of \(1, 1, 3, 1, 1\) is no number a channel of 3"),
+    (lambda x: x.flatten(1) + torch.ones(1, 1, 192), r"a tensor of \(1, 1, 192\) is no number a channel of 192"),
+    (lambda x: 2 / x, "the function 'truediv' .*it divides by a map"),
+    (lambda x: x / 0, "the function 'truediv' .*it divides by 0"),
+    (lambda x: torch.div(x, 2, rounding_mode="floor"), "the function 'div' .*rounding_mode"),
     (lambda x: x * (x.size(0) // 2), "floordiv of .*the number of images.* is not known"),
     (lambda x: x.T, "the attribute 'T'"),
 ]
@@ -254,6 +279,30 @@ def test_hooks_that_change_what_is_computed() -> None:
         export_model(net, described, "x")
 
 
+def test_a_forward_that_was_replaced() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten())
+    net[0].forward = lambda x: x * 2
+    with pytest.raises(InputError, match="layer '0' cannot be exported: its forward was replaced"):
+        export_model(net, Input((8, 8, 3), tuple("abcde")), "x")
+    ends = Ends().eval()
+    ends.forward = lambda x: x * 2  # type: ignore[method-assign]  # what is tested
+    with pytest.raises(InputError, match="the network cannot be exported: its forward was replaced"):
+        export_model(ends, Input((8, 8, 3), tuple("abcde")), "x")
+
+
+def test_a_pool_of_a_list() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 5, 8), nn.AdaptiveAvgPool2d([1, 1]), nn.Flatten())
+    plain = nn.Sequential(net[0], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    made = [to_bytes(export_model(one, Input((8, 8, 3), tuple("abcde")), "x")) for one in (net, plain)]
+    assert made[0] == made[1]
+
+
+def test_the_network_itself_and_its_kinds_are_named() -> None:
+    with pytest.raises(InputError, match=r"^the network cannot be exported: nothing says how a GELU is") as told:
+        export_model(nn.GELU(), Input((8, 8, 3), tuple("abcde")), "x")
+    assert str(told.value).count("Conv2d,") == 2  # BinaryConv2d is the other
+
+
 def test_an_open_retention_only_looks() -> None:
     net = made("the README's")
     described = Input((8, 8, 3), tuple("abcdefghij"))
@@ -274,5 +323,5 @@ def test_the_docs_name_every_function() -> None:
     section = text[text.index("## A network of your own") :]
     for target in FUNCTIONS:
         name = target if isinstance(target, str) else target.__name__
-        if name not in ("iadd", "isub", "imul", "getattr", "getitem"):
+        if name not in ("iadd", "isub", "imul", "truediv", "itruediv", "getattr", "getitem"):
             assert re.search(rf"\b{name.rstrip('_')}\b", section), name
