@@ -98,10 +98,15 @@ def _of_activations(name: str, layer: BinaryLayer, spatial: bool) -> tuple[float
     seen: Binary = layer.input_binarizer(torch.cat([example, example]))
     for what in (seen.scale, seen.offset):
         if what is not None and what.numel() != 1:
-            refuse(
-                name,
-                f"{layer.method.name} scales activations by a tensor of shape {tuple(what.shape)}, not by a number",
-            )
+            each = what.shape[0] == 2 == what.numel()
+            by = "a number of each image's own" if each else f"a tensor of shape {tuple(what.shape)}"
+            refuse(name, f"{layer.method.name} scales activations by {by}, and the format by one number")
+    if layer.input_binarizer.real_border and seen.offset is not None:
+        refuse(
+            name,
+            f"{layer.method.name} has levels of activations around a learned centre and a border of 0 beside them, and "
+            "the format has levels around 0, or a border that is one of them",
+        )
     if spatial and seen.offset is not None:
         refuse(
             name,

@@ -29,7 +29,7 @@ def test_without_a_shift_nothing_is_learned() -> None:
     one, other = (lcrbnn.network("resnet20", "recu", shift=shift) for shift in (True, False))
     assert len(list(one.parameters())) == len(list(other.parameters())) + 18
     with pytest.raises(InputError, match=r"^the shift of recu is true or false; got 3$"):
-        RecuActivation(3, shift=3)  # type: ignore[arg-type]
+        lcrbnn.network("resnet20", "recu", shift=3)
 
 
 def test_its_first_step_has_real_weights() -> None:
