@@ -119,12 +119,24 @@ def _of_activations(name: str, layer: BinaryLayer, spatial: bool) -> tuple[float
 
 
 def _threshold(name: str, layer: BinaryLayer, x: Value) -> np.ndarray | str:
+    assert layer.input_binarizer is not None
     rule = SIGNS.get(type(layer.input_binarizer))
-    if rule is None:
-        known = ", ".join(kind.__name__ for kind in SIGNS)
-        refuse(name, f"nothing says how a {type(layer.input_binarizer).__name__} takes signs; there are {known}")
-    found = rule(layer.input_binarizer, x.shape[2])
+    found = _own_thresholds(name, layer, x.shape[2]) if rule is None else rule(layer.input_binarizer, x.shape[2])
     return found if isinstance(found, str) else x.arranged(found)
+
+
+def _own_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:
+    """What a method says that is not the package's."""
+    assert layer.input_binarizer is not None
+    kind, said = type(layer.input_binarizer).__name__, layer.input_binarizer.thresholds()
+    if said is None:
+        known = ", ".join(kind.__name__ for kind in SIGNS)
+        refuse(
+            name, f"nothing says how a {kind} takes signs: it has no `thresholds` of its own, and is none of {known}"
+        )
+    if said.dim() > 1 or said.numel() not in (1, channels):
+        refuse(name, f"the thresholds of a {kind} are of shape {tuple(said.shape)}, not one or {channels} numbers")
+    return np.ascontiguousarray(np.broadcast_to(numbers(said.float()).reshape(-1), (channels,)))
 
 
 def _pad_sign(name: str, layer: BinaryLayer, window: Window) -> int:

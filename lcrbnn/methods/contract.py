@@ -144,6 +144,13 @@ class ActivationBinarizer(Binarizer):
         shift = shift.to(x.dtype)
         return x + (shift.reshape(-1, 1, 1) if self.channel_axis == 1 else shift)
 
+    def thresholds(self) -> Tensor | None:
+        """From which number on evaluation gives +1: one a channel, or one for all. None if nobody has said.
+
+        The exporter asks; those of the package's own methods stand in `lcrbnn/export/signs.py`.
+        """
+        return None
+
     def padding_sign(self, value: float) -> float:
         """The number that stands for the real padding value among the signs."""
         return value

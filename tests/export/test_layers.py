@@ -122,6 +122,35 @@ def odd() -> BinaryConv2d:
     return layer
 
 
+class Told(ActivationBinarizer):
+    """Somebody's own: +1 from a number on."""
+
+    def __init__(self, channels: int, at: Tensor, said: Tensor) -> None:
+        super().__init__(channels)
+        self.at, self.said = at, said
+
+    def forward(self, x: Tensor) -> Binary:
+        return Binary(lcrbnn.ops.surrogate_sign(x - self.at.reshape(-1, 1, 1), lcrbnn.ops.straight))
+
+    def thresholds(self) -> Tensor:
+        return self.said
+
+
+def told(at: Tensor, cin: int = 4, said: Tensor | None = None) -> BinaryConv2d:
+    layer = conv(cin=cin)
+    layer.input_binarizer = Told(cin, at, at if said is None else said)
+    return layer
+
+
+def test_a_method_of_ones_own_says_where_its_signs_turn() -> None:
+    net = nn.Sequential(
+        told(torch.tensor([0.3, -0.2, 0.0, 1.1])), nn.BatchNorm2d(6), told(torch.full((1,), 0.4), 6), *END
+    )
+    images = torch.randn(5, 4, 8, 8)
+    stirred(net, images)
+    check_layers(net, export_model(net, input_of(images, 6), "chain"), images)
+
+
 def bent(above: float) -> Maxout:
     act = Maxout(4)
     act.above.data[2] = above
@@ -156,7 +185,8 @@ REFUSED = [
     (lambda: [conv("dorefa", padding=1, padding_value=-1)], "a padding_value of -1 is -3 among the signs of dorefa"),
     (lambda: [conv(lcrbnn.method("irnet", "1/32"), padding=1, padding_value=1)], "its real input is padded with 1"),
     (lambda: [conv(padding=1, padding_mode="reflect")], "its padding is of the mode 'reflect'"),
-    (lambda: [odd()], "nothing says how a Odd takes signs; there are BnnActivation"),
+    (lambda: [odd()], "nothing says how a Odd takes signs: it has no `thresholds` of its own, and is none"),
+    (lambda: [told(torch.zeros(1), said=torch.zeros(3))], r"the thresholds of a Told are of shape \(3,\), not one or 4 numbers"),
     (lambda: [conv(cin=3)], "it takes 3 channels, and gets 4"),
     (lambda: [conv(kernel=9)], "its window does not fit a map of 8 x 8"),
     (lambda: [nn.Linear(8, 2)], "it takes a vector, and gets a map: an nn.Flatten is missing before it"),
