@@ -186,7 +186,7 @@ REFUSED = [
     (lambda: [conv(lcrbnn.method("irnet", "1/32"), padding=1, padding_value=1)], "its real input is padded with 1"),
     (lambda: [conv(padding=1, padding_mode="reflect")], "its padding is of the mode 'reflect'"),
     (lambda: [odd()], "nothing says how a Odd takes signs: it has no `thresholds` of its own, and is none"),
-    (lambda: [told(torch.zeros(1), said=torch.zeros(3))], r"the thresholds of a Told are of shape \(3,\), not one or 4 numbers"),
+    (lambda: [told(torch.zeros(1), said=torch.zeros(3))], r"the thresholds of a Told are of shape \(3,\), not one or"),
     (lambda: [conv(cin=3)], "it takes 3 channels, and gets 4"),
     (lambda: [conv(kernel=9)], "its window does not fit a map of 8 x 8"),
     (lambda: [nn.Linear(8, 2)], "it takes a vector, and gets a map: an nn.Flatten is missing before it"),
