@@ -10,8 +10,8 @@ from lcrbnn.errors import InputError
 from lcrbnn.zoo import named
 
 if TYPE_CHECKING:
-    from lcrbnn.corrupt.subject import Subject
     from lcrbnn.study.groups import Groups
+    from lcrbnn.train.subject import Subject
 
 ZOO = "zoo:NAME (lcrbnn zoo lists them)"
 COMMANDS = ("predict", "eval", "export", "inspect", "bench", "robustness", "attack", "analyze", "cost")  # that take it
@@ -26,7 +26,7 @@ def find_subject(given: Path, *, finished: bool = False, done: str = "measured")
         from lcrbnn.zoo.subject import member_subject
 
         return member_subject(name)
-    from lcrbnn.corrupt.subject import run_subject
+    from lcrbnn.train.subject import run_subject
 
     found = places(given)
     if len(found) > 1:

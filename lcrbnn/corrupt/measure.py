@@ -12,7 +12,6 @@ import torch
 from lcrbnn.corrupt.official import BATCH, Corrupted, Regenerated, Shown, open_folder
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.reader import AS_TRAINED, REFIT, Reader
-from lcrbnn.corrupt.subject import Subject
 from lcrbnn.corrupt.table import CORRUPTIONS, SEED, SEVERITIES, check_size, corrupt
 from lcrbnn.data import DataSet, Images, Split
 from lcrbnn.data.frost import FOLDER
@@ -23,6 +22,7 @@ from lcrbnn.train.numerics import find_device
 from lcrbnn.train.run import Options
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.sources import splits_of
+from lcrbnn.train.subject import Subject
 
 PAIRS = [(name, severity) for name in CORRUPTIONS for severity in SEVERITIES]
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lcrbnn.corrupt.head import Head, Trunk, fit_head
 from lcrbnn.corrupt.scores import summarize
-from lcrbnn.corrupt.subject import Subject
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.runs.record import read_record, write_record
@@ -20,6 +19,7 @@ from lcrbnn.train.augment import normalize
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.numerics import numerics
 from lcrbnn.train.objective import arithmetic
+from lcrbnn.train.subject import Subject
 
 KIND = "robustness"
 AS_TRAINED = "as trained"

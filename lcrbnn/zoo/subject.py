@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lcrbnn.corrupt.subject import Subject
 from lcrbnn.train.dataset import data_row
+from lcrbnn.train.subject import Subject
 from lcrbnn.zoo.file import read_member
 from lcrbnn.zoo.index import PREFIX, find
 

@@ -13,7 +13,6 @@ from lcrbnn.corrupt import measure as measuring
 from lcrbnn.corrupt.head import fit_head
 from lcrbnn.corrupt.measure import Wanted, measure
 from lcrbnn.corrupt.reader import AS_TRAINED, REFIT, Reader
-from lcrbnn.corrupt.subject import run_subject
 from lcrbnn.corrupt.table import SEVERITIES, corrupt
 from lcrbnn.data import Images, Split
 from lcrbnn.errors import InputError, Stopped
@@ -21,6 +20,7 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
 from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.subject import run_subject
 from tests.corrupt.helpers import TEST, digits, know_digits
 from tests.data.trees import as_zip, generated
 from tests.train.helpers import small_run
