@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from lcrbnn.study.paired import Paired, paired, shift_seen
 from lcrbnn.study.plan import Runs, read_plan, runs_of
 from lcrbnn.study.promise import read_promise
 from lcrbnn.study.published import PUBLISHED
+from lcrbnn.train.recipes import find_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,3 +116,16 @@ def test_a_published_figure_is_above_the_papers() -> None:
     ours = max(row.paper for row in double.rows if row.paper is not None)
     rbnn = next(row for row in PUBLISHED["rbnn"] if row.network == "resnet20-double")
     assert (ours, rbnn.top1) == (87.2, 87.8)
+
+
+def test_each_row_of_table_1_names_the_recipe_that_would_make_it() -> None:
+    rows = re.findall(r"^\| (t1-\S+) \| (.*?) \| (.*?) \|", (ROOT / "docs" / "claims.md").read_text(), re.MULTILINE)
+    networks = [row for row in rows if row[0] != "t1-flops"]
+    assert len(networks) == 26
+    for name, said, where in networks:
+        (recipe,) = re.findall(r"`lcrbnn/recipes/(imagenet-[a-z0-9-]+)\.toml`", where)
+        found = find_recipe(recipe)
+        top1 = re.search(r": (\d\d\.\d)", said)
+        assert top1 is not None
+        assert f"{top1[1]} %" in found.summary, name  # the recipe says the same figure
+        assert found.spec.retains == name.endswith("-ours"), name
