@@ -175,6 +175,52 @@ def test_a_plan_that_is_wrong_is_refused_by_name(old: str, new: str, sentence: s
     assert sentence in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('method = "nope"', "no binarisation method is called 'nope'; there are "),
+        ('model = "nope"', "no network is called 'nope'; there are "),
+        ('data = "nope"', "no data set is called 'nope'; there are "),
+        ('bits = "3/3"', "irnet "),
+        ('method_options = ["nope=1"]', "no option of irnet is called 'nope'; there are "),
+        ('method_options = ["t_min"]', "method_options are written name=value; got 't_min'"),
+        ('form = "nope"', "no preset of the retention loss is called 'nope'; there are "),
+        ('form_options = ["nope=1"]', "no setting of the retention loss is called 'nope'; there are "),
+        ("side = 32", "side is for images that are read from files; digits has its own"),
+        ('method = "real"\nweight = 1', "a full-precision network has nothing to retain: weight and share go with "),
+        ('method = "real"\nregularizer = "spectral"', "a full-precision network has no binary layers for a regular"),
+        ('teacher = "t"', "a teacher is given and nothing uses it: say distill, or form_options reference=teacher"),
+        ('weight = "x"', "weight must be a number of at least 0.0; got 'x'"),
+    ],
+)
+def test_what_is_wrong_with_an_arm_is_said_with_plan_and_arm_before_any_work(
+    line: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(f"{TEXT}[arms.a]\n{line}\n")
+    records = ["--records", str(tmp_path / "records")]
+    assert main(["study", str(path), "--run", str(tmp_path / "runs"), "--device", "cpu", *records]) == 2
+    assert capsys.readouterr().err.startswith(f"lcrbnn: the plan {path}: arm a: {sentence}")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('method = "bnn"\nmethod_options = ["limit=-1"]', "the limit of bnn's latent weights must be a number"),
+        ('bits = "1/32"\nweight = 1', "reference 'latent' compares activations with their signs"),
+    ],
+)
+def test_what_only_the_network_shows_to_be_wrong_is_said_with_its_run(
+    line: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(TEXT.replace("[arms.none]", f"[arms.none]\n{line}"))
+    records = ["--records", str(tmp_path / "records")]
+    assert main(["study", str(path), "--run", str(tmp_path / "runs"), "--device", "cpu", *records]) == 2
+    assert capsys.readouterr().err.startswith(f"lcrbnn: none/seed-0: {sentence}")
+
+
 def test_a_plan_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "no.toml"
     assert main(["study", str(path)]) == 2

@@ -222,8 +222,65 @@ def test_the_command_runs_a_table_lists_and_writes(
     capsys.readouterr()
     assert main([*words, "smal"]) == 2
     assert "no table is called 'smal'; there are small" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
     assert main([*words, "small", "--show", "--records", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out.count("not run") == 3
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["small", "--show"], ["--write", "page.md"], ["--gains", "a.svg"], ["small", "--show", "--write"], []],
+    ids=str,
+)
+def test_records_that_are_not_there_are_no_empty_tables(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promised(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for name in ("page.md", "docs/results.md"):
+        (tmp_path / name).write_text("as it was")
+    (tmp_path / "file").write_text("")
+    for folder in ("nowhere", "file"):
+        assert main(["reproduce", *more, "--records", folder]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == ("", f"lcrbnn: there is no folder of records called {folder}\n")
+    assert [(tmp_path / name).read_text() for name in ("page.md", "docs/results.md")] == ["as it was"] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--gains", "x.txt"], "a figure is a .png, .svg or .pdf file; got 'x.txt'"),
+        (["--gains", "file/x.svg"], "--gains cannot be written: file is no folder"),
+        (["--write", "no/page.md"], "--write cannot be written: there is no folder no"),
+        (["--write", "results"], "--write cannot be written: results is a folder"),
+        (["--ahead", "-1"], "--ahead must be a whole number of at least 0; got -1"),
+        (["--part", "3/2"], "a part is written number/total, such as 1/4; got '3/2'"),
+    ],
+)
+def test_nothing_is_printed_or_run_before_all_words_are_checked(
+    more: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promised(tmp_path)
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for show in ([], ["--show"]):
+        assert main(["reproduce", "small", *show, *more]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == ("", f"lcrbnn: {sentence}\n")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_outside_the_source_tree_it_is_said_where_the_tables_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce"]) == 2
+    said = "the list of tables, results/plan.toml, belongs to the source tree and is not here: "
+    assert capsys.readouterr().err == f"lcrbnn: {said}go there, or say --plan FILE\n"
+    assert main(["reproduce", "--plan", "mine.toml"]) == 2
+    assert capsys.readouterr().err == "lcrbnn: the list of tables mine.toml cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from lcrbnn.cli._given import refuse_members
+from lcrbnn.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,20 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.study.trajectory import draw_trajectories, read_arms
 
     refuse_members(args.records, "plot takes records, for the zoo keeps no log of training")
+    _refuse_twice(args.records)
     draw_trajectories(read_arms(args.records), args.out)
     print(args.out)
     return 0
+
+
+def _refuse_twice(given: list[Path]) -> None:
+    """Raise if a run is named twice, by itself, its record or the folder of its seeds."""
+    from lcrbnn.study.trajectory import find_runs
+
+    seen: set[Path] = set()
+    for path in (one for place in given for one in find_runs(place)):
+        whole = path.resolve()
+        run = whole.parent if whole.name == "record.json" else whole
+        if run in seen:
+            raise InputError(f"{path} is given twice: name each run or record once")
+        seen.add(run)

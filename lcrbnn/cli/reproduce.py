@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.cli.study import add_running, options_of, part_of
-from lcrbnn.errors import choose, number
+from lcrbnn.errors import InputError, choose, number
+
+TABLES = Path("results/plan.toml")  # of the source tree
+FIGURES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tables, and how their runs are carried out."""
     parser.add_argument("tables", nargs="*", metavar="table", help="tables of the plan; without one, they are listed")
-    parser.add_argument("--plan", type=Path, default=Path("results/plan.toml"), help="what is promised")
+    parser.add_argument("--plan", type=Path, default=TABLES, help="what is promised")
     parser.add_argument(
         "--run", type=Path, default=Path("runs"), metavar="FOLDER", help="of the runs, a folder a study"
     )
@@ -38,15 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Make what the tables lack and print them; or list the tables; or write and draw them all."""
-    from lcrbnn.study.promise import read_promise
     from lcrbnn.study.results import describe, render, render_table
 
     number(args.side_by_side, "--side-by-side", low=1, whole=True)
-    part = part_of(args)
-    promise = read_promise(args.plan, args.records)
+    part, options = part_of(args), options_of(args, args.run)
+    _check_files(args)
+    promise = _promise(args)
     tables = [choose(promise.tables, name, "table") for name in dict.fromkeys(args.tables)]
     if tables and not args.show:
-        _run(args, promise, tables, part)
+        _run(args, promise, tables, part, options)
+    elif not promise.records.is_dir():
+        raise InputError(f"there is no folder of records called {promise.records}")
     for i, table in enumerate(tables):
         gap = "\n" if i else ""
         print(f"{gap}{table.title}\n{describe(table)}\n\n{render_table(promise, table)}")
@@ -66,11 +71,36 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace, promise: Any, tables: list[Any], part: Any) -> None:
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise if what is to be written or drawn has no place, before anything is run or printed."""
+    if args.gains is not None and args.gains.suffix not in FIGURES:
+        raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(args.gains)!r}")
+    for name in ("write", "gains"):
+        file = getattr(args, name)
+        if file is None:
+            continue
+        if file.is_dir():
+            raise InputError(f"--{name} cannot be written: {file} is a folder")
+        if file.parent.exists() and not file.parent.is_dir():
+            raise InputError(f"--{name} cannot be written: {file.parent} is no folder")
+    if args.write is not None and not args.write.parent.exists():
+        raise InputError(f"--write cannot be written: there is no folder {args.write.parent}")
+
+
+def _promise(args: argparse.Namespace) -> Any:
+    from lcrbnn.study.promise import read_promise
+
+    if args.plan == TABLES and not TABLES.exists():
+        raise InputError(
+            f"the list of tables, {TABLES}, belongs to the source tree and is not here: go there, or say --plan FILE"
+        )
+    return read_promise(args.plan, args.records)
+
+
+def _run(args: argparse.Namespace, promise: Any, tables: list[Any], part: Any, options: Any) -> None:
     from lcrbnn.analyze.layers import look_at_run
     from lcrbnn.study.reproduce import run_tables
 
-    options = options_of(args, args.run)
     for sentence in run_tables(promise, tables, args.run, options, args.side_by_side, part, look_at_run):
         print(f"lcrbnn: {sentence}", file=sys.stderr)
 

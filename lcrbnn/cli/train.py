@@ -14,6 +14,7 @@ from lcrbnn.train.spec import Spec
 
 if TYPE_CHECKING:
     from lcrbnn.train.ranks import Ranks
+    from lcrbnn.train.run import MakeProgress
 
 MOST = 1000  # seeds of one range
 SAVE_HELP = "seconds between two checkpoints"
@@ -125,9 +126,8 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     ranks.told(lambda: check_places(jobs, args.resume))
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
     for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
-        if len(jobs) > 1 and not together:
-            print(*(f"seed {spec.seed}: {path}" for path, spec in part.items()), file=sys.stderr)
-        train_together(part, options, resume=args.resume)
+        alone = len(jobs) > 1 and not together
+        train_together(part, options, resume=args.resume, progress=_announced(part, args.resume, named=alone))
         for path in part:
             if ranks.first:
                 _check_last(RunFolder(path))
@@ -135,10 +135,27 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     return 0
 
 
+def _announced(jobs: dict[Path, Spec], resume: bool, named: bool) -> MakeProgress:
+    """A maker of the bar that first says what starts: it is called once nothing can be refused any more."""
+    from lcrbnn.runs.folder import RunFolder
+    from lcrbnn.runs.progress import Progress
+
+    lines = [f"seed {spec.seed}: {path}" for path, spec in jobs.items() if named]
+    lines += [f"no run in {path} yet: starting it" for path in jobs if resume and not RunFolder(path).exists()]
+
+    def make(total: int, done: int) -> Progress:
+        bar = Progress(total, done=done, tenths=False)
+        for line in lines:
+            bar.say(line)
+        return bar
+
+    return make
+
+
 def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
     """The runs that were asked for, and the spec of each."""
     from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.build import read_spec
+    from lcrbnn.train.build import read_spec, refuse_unused
     from lcrbnn.train.dataset import settled
     from lcrbnn.train.recipes import find_recipe
     from lcrbnn.train.strengths import retaining
@@ -149,6 +166,7 @@ def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
     if args.seeds is not None and not alone:
         raise InputError("under torchrun all processes share one run: start each seed by itself, with --seed")
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
+    _check_kind(args.run, several=args.seeds is not None)
     siblings = [RunFolder(args.run / f"seed-{seed}") for seed in seeds if seed is not None]
     jobs: dict[Path, Spec] = {}
     for seed in seeds:
@@ -156,16 +174,39 @@ def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
         folder = RunFolder(path)
         begun = next((one for one in (folder, *siblings) if one.exists()), None)
         if args.recipe is None and args.resume and begun is not None:
-            base = read_spec(begun)  # a seed that had not started yet begins as the others did
+            base, origin = read_spec(begun), f"the run in {begun.path}"  # a new seed begins as the others did
         else:
             if args.resume and args.recipe is None and not given:
-                raise InputError(_nothing_to_resume(path))
+                raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
             base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
-        if args.resume and not folder.exists():
-            print(f"no run in {path} yet: starting it", file=sys.stderr)
-        base = base if args.lcr is None else retaining(_lasting(base, given), args.lcr)
-        jobs[path] = settled(base.but(**given, **({} if seed is None else {"seed": seed})), args.data_folder)
+            origin = f"the recipe {args.recipe}"
+        if args.lcr is not None:
+            base, origin = retaining(_lasting(base, given), args.lcr), f"--lcr {args.lcr}"
+        _check_strength(base, given, origin)
+        spec = base.but(**given, **({} if seed is None else {"seed": seed}))
+        if not folder.exists():
+            refuse_unused(spec, given)
+        jobs[path] = settled(spec, args.data_folder)
     return jobs
+
+
+def _check_kind(path: Path, several: bool) -> None:
+    """Raise if one run is to lie in a folder of several seeds, or the other way round."""
+    from lcrbnn.runs.folder import RunFolder
+
+    one = RunFolder(path).exists()
+    if several and one:
+        raise InputError(f"{path} holds one run, and --seeds makes a folder for each: choose another folder")
+    if not several and not one and (seeds := _seeds_in(path)):
+        raise InputError(f"{path} holds {seeds}: say which with --seeds, or choose another folder")
+
+
+def _check_strength(base: Spec, given: dict[str, Any], origin: str) -> None:
+    """Raise if weight or share is given where its `origin`, a recipe for instance, has set the other one already."""
+    for mine, other in (("share", "weight"), ("weight", "share")):
+        if mine not in given and getattr(base, mine) > 0 and given.get(other, 0) > 0:
+            value = getattr(base, mine)
+            raise InputError(f"{origin} sets {mine} {value:g}: say --{mine}, or --{mine} 0 and --{other}")
 
 
 def _lasting(base: Spec, given: dict[str, Any]) -> Spec:
@@ -173,11 +214,12 @@ def _lasting(base: Spec, given: dict[str, Any]) -> Spec:
     return base.but(epochs=given["epochs"]) if "epochs" in given else base
 
 
-def _nothing_to_resume(path: Path) -> str:
-    seeds = sorted(p.name for p in path.glob("seed-*")) if path.is_dir() else []
-    if seeds:
-        return f"{path} holds {', '.join(seeds[:4])}{' ...' if len(seeds) > 4 else ''}: say which with --seeds"
-    return f"there is no run in {path} to go on with, and no recipe or setting to start one"
+def _seeds_in(path: Path) -> str:
+    """The first runs of seeds in a folder, as a sentence lists them; empty if there are none."""
+    from lcrbnn.runs.folder import RunFolder
+
+    seeds = sorted(p.name for p in path.glob("seed-*") if RunFolder(p).exists()) if path.is_dir() else []
+    return ", ".join(seeds[:4]) + (" ..." if len(seeds) > 4 else "")
 
 
 def _check_last(folder: Any) -> None:

@@ -194,6 +194,7 @@ _ROWS = [
 ]
 
 MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
+REAL = "real"  # the name of no method: full precision, as the command line calls it
 
 
 def network(
@@ -206,7 +207,7 @@ def network(
     image: int | None = None,
     **options: Any,
 ) -> Network:
-    """Build a network of MODELS: binary by `method`, or its full-precision twin for None.
+    """Build a network of MODELS: binary by `method`, or its full-precision twin for None or "real".
 
     `classes` and `image` (the side of an image) are the row's own unless given. `bits` and further options go to the
     method: `network("resnet20-double", "irnet", bits="1/32", t_min=0.1)`.
@@ -214,6 +215,7 @@ def network(
     row = choose(MODELS, name, "network")
     classes = row.classes if classes is None else classes
     image = row.image if image is None else image
+    method = None if method == REAL else method
     if method is None and (bits is not None or options):
         given = [*(["bits"] if bits is not None else []), *options]
         raise InputError(f"without a method there are no bits or options; got {', '.join(given)}")

@@ -14,6 +14,7 @@ from typing import Any
 from lcrbnn.errors import InputError
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.files import PART, remove_parts, sync_folder, write_whole
+from lcrbnn.runs.record import read_record
 
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 DAMAGED = ".damaged"
@@ -101,6 +102,24 @@ class RunFolder:
         if not isinstance(spec, dict):
             raise InputError(f"{self.spec} cannot be read: it holds no settings")
         return spec
+
+    def check_finished(self) -> None:
+        """Raise if the record of a finished run is none of it, or its log does not end where the record says."""
+        spec = self.read_spec()
+        try:
+            record = read_record(self.record)
+            epochs, settings = record["figures"].get("epochs"), record["settings"]
+            others = [name for name, value in spec.items() if settings.get(name, value) != value]
+            if not isinstance(epochs, int) or others:
+                raise InputError(f"{self.record} is no record of this run: its settings or epochs are others")
+        except InputError as error:
+            raise InputError(f"{error}; without it, --resume makes the end of the run again") from None
+        lines = len(self.read_log())
+        if lines != epochs:
+            raise InputError(
+                f"{self.log} ends after epoch {lines} and {self.record} is of a run of {epochs} epochs: "
+                "put the log back"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -6,12 +6,13 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lcrbnn.errors import Failed, InputError, refuse_unknown
 from lcrbnn.runs.files import write_whole
+from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
 from lcrbnn.study.paired import Paired, paired
@@ -19,11 +20,12 @@ from lcrbnn.study.sound import check_run
 from lcrbnn.study.turns import compiled_for, side_by_side
 from lcrbnn.train import Spec
 from lcrbnn.train.ahead import compiled_ahead
-from lcrbnn.train.build import STUDY, check_others
+from lcrbnn.train.build import STUDY, check_others, check_spec, refuse_unused
 from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import Options, check_places, train_together
 
-KEYS = ("recipe", "seeds", "control", "settings", "arms")
+NEEDED = ("recipe", "seeds", "control", "arms")
+KEYS = (*NEEDED, "settings")
 
 
 class Part(NamedTuple):
@@ -63,6 +65,7 @@ class Job(NamedTuple):
     seed: int
     spec: Spec
     study: str = ""  # where runs of several lie beside each other
+    unused: str = ""  # a sentence about a setting that nothing would use, if its arm says one
 
     @property
     def place(self) -> str:
@@ -80,6 +83,7 @@ class Plan:
     control: str  # an arm, or PLAN/ARM of another plan beside this one
     arms: dict[str, Spec]
     waiting: tuple[str, ...] = ()  # arms that are like one of another plan, which is not there yet
+    unused: dict[str, str] = field(default_factory=dict)  # a sentence for each arm that says what nothing uses
 
     @property
     def name(self) -> str:
@@ -93,11 +97,12 @@ class Plan:
 
     def jobs_of(self, arm: str, seeds: Iterable[int]) -> list[Job]:
         """The runs of one arm."""
-        return [Job(arm, seed, with_seed(self.arms[arm], seed)) for seed in seeds]
+        unused = self.unused.get(arm, "")
+        return [Job(arm, seed, with_seed(self.arms[arm], seed), unused=unused) for seed in seeds]
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a TOML file: recipe, seeds, control, [settings] for all arms, [arms.NAME] for each."""
+    """Read a TOML file: recipe, seeds, control, [settings] for all arms if there are some, [arms.NAME] for each."""
     text, given = read_toml(path, "plan")
     try:
         return _plan(path, text, given)
@@ -107,10 +112,10 @@ def read_plan(path: Path) -> Plan:
 
 def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
     refuse_unknown(given, KEYS, "part of a plan")
-    for key in KEYS:
+    for key in NEEDED:
         if key not in given:
             raise InputError(f"it lacks {key}")
-    seeds, arms, settings = given["seeds"], given["arms"], given["settings"]
+    seeds, arms, settings = given["seeds"], given["arms"], given.get("settings", {})
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise InputError(f"seeds are a list of whole numbers; got {seeds!r}")
     if len(set(seeds)) != len(seeds):
@@ -118,7 +123,7 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
     if not isinstance(arms, dict) or not isinstance(settings, dict) or not isinstance(given["recipe"], str):
         raise InputError("recipe is a name, settings and arms are tables")
     base = find_recipe(given["recipe"]).spec.but(**settings)
-    made, waiting = {}, []
+    made, waiting, unused = {}, [], {}
     for arm, table in arms.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", arm) or not isinstance(table, dict):
             raise InputError(f"an arm is a table with a name of small letters, digits, dots and dashes; got {arm!r}")
@@ -131,6 +136,9 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
             else:
                 made[arm] = base.but(**changes)
                 check_named(made[arm])
+                check_spec(made[arm])
+                if sentence := _unused(made[arm], table):
+                    unused[arm] = f"the plan {path}: arm {arm}: {sentence}"
         except InputError as error:
             raise InputError(f"arm {arm}: {error}") from None
     control = given["control"]
@@ -139,7 +147,19 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
     elif control not in made:
         raise InputError(f"the control {control!r} is none of its arms: {', '.join(made)}")
     about = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    return Plan(path, " ".join(about), tuple(seeds), control, made, tuple(waiting))
+    return Plan(path, " ".join(about), tuple(seeds), control, made, tuple(waiting), unused)
+
+
+def _unused(spec: Spec, table: Iterable[str]) -> str:
+    """What is said of a setting that an arm says itself and that nothing would use; empty if there is none.
+
+    Records that an older version made of such an arm can be read: the sentence is for runs that are to begin.
+    """
+    try:
+        refuse_unused(spec, table)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
@@ -183,6 +203,9 @@ def run_jobs(
     check_places(specs, resume=True)
     finished = list(filter(_has_record, places))
     todo = {path: spec for path, spec in specs.items() if path not in finished}
+    for path in todo:
+        if places[path].unused and not RunFolder(path).exists():
+            raise InputError(places[path].unused)
     made = {path.absolute() for path in places}
     for spec in todo.values():
         check_others(spec, options.runs, made)

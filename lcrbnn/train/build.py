@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ from lcrbnn.layers import BinaryLayer
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
 from lcrbnn.methods.reactnet import ReactActivation
-from lcrbnn.models import Network, network
+from lcrbnn.models import MODELS, Network, network
 from lcrbnn.models.blocks import RPReLU
+from lcrbnn.models.table import REAL
 from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
@@ -27,8 +29,6 @@ from lcrbnn.train.seeds import derive
 from lcrbnn.train.shared_norm import share_norms
 from lcrbnn.train.spec import Spec, option_values
 from lcrbnn.train.state import array, module_arrays, restore_module
-
-REAL = "real"  # the name of no method: full precision
 
 
 class Parts(NamedTuple):
@@ -59,6 +59,7 @@ def build(spec: Spec, device: torch.device, *, fused: bool = False, ranks: Ranks
     spec names lie in `runs`.
     """
     check_others(spec, runs)
+    check_spec(spec)
     model = build_network(spec)
     if spec.start:
         _start(spec, model, run_named(spec.start, runs))
@@ -83,14 +84,52 @@ def chosen_form(spec: Spec) -> Form:
     )
 
 
+def check_spec(spec: Spec) -> None:
+    """Raise what is wrong with a spec by itself: without its network, its images and the runs that it names."""
+    data_row(spec)
+    choose(MODELS, spec.model, "network")
+    form, method = chosen_form(spec), _method(spec)
+    if form.weight > 0 and method is None:
+        raise InputError("a full-precision network has nothing to retain: weight and share go with a method")
+    if spec.teacher and spec.distill == 0 and not (_active(form) and form.reference == "teacher"):
+        raise InputError("a teacher is given and nothing uses it: say distill, or form_options reference=teacher")
+
+
+# What each of these settings goes with, and whether a spec has that: without it nothing uses the setting.
+GOES_WITH: dict[str, tuple[str, Callable[[Spec], bool]]] = {
+    "start_with": ("start, the run whose weights are taken", lambda spec: bool(spec.start)),
+    "ramp": ("a weight or share of more than 0", lambda spec: spec.retains),
+    "strength": (
+        "regularizer " + " or ".join(row.name for row in REGULARIZERS.values() if row.loss is not None),
+        lambda spec: REGULARIZERS[spec.regularizer].loss is not None,
+    ),
+    "temperature": ("distill of more than 0", lambda spec: spec.distill > 0),
+    "milestones": ("schedule step", lambda spec: spec.schedule == "step"),
+    "gamma": ("schedule step", lambda spec: spec.schedule == "step"),
+}
+
+
+def refuse_unused(spec: Spec, said: Iterable[str]) -> None:
+    """Raise if nothing uses one of the settings that were `said`, unless it has the value that it would have anyway.
+
+    Only what was said for this very run: a setting of its recipe may be left over where the run changes another.
+    """
+    given = set(said)
+    for name, (needed, there) in GOES_WITH.items():
+        value = getattr(spec, name)
+        if name in given and value != getattr(Spec(), name) and not there(spec):
+            values = value if isinstance(value, tuple) else (value,)
+            shown = ", ".join(one if isinstance(one, str) else f"{one:g}" for one in values)
+            raise InputError(f"{name} {shown} is given and nothing uses it: it goes with {needed}")
+
+
+def _active(form: Form) -> bool:
+    return form.weight > 0 or form.quantization > 0
+
+
 def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention | None:
     form = chosen_form(spec)
-    active = form.weight > 0 or form.quantization > 0
-    if teacher is not None and spec.distill == 0 and not (active and form.reference == "teacher"):
-        raise InputError("a teacher is given and nothing uses it: say distill, or form_options reference=teacher")
-    if form.weight > 0 and spec.method == REAL:
-        raise InputError("a full-precision network has nothing to retain: weight and share go with a method")
-    if not active:  # a run without retention has nothing of it, whatever its form could not do
+    if not _active(form):  # a run without retention has nothing of it, whatever its form could not do
         return None
     return Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)
 
@@ -101,8 +140,6 @@ def build_network(spec: Spec) -> Network:
     if row.classes == 0:
         raise InputError(f"the number of classes of {row.name} is not known yet: say classes")
     method = _method(spec)
-    if spec.regularizer != "none" and method is None:
-        raise InputError("a full-precision network has no binary layers for a regularizer")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(spec.seed, "start"))
         model = network(
@@ -133,6 +170,8 @@ def _method(spec: Spec) -> Method | None:
     if spec.method == REAL:
         if options or spec.bits:
             raise InputError("full precision has neither bits nor method_options")
+        if spec.regularizer != "none":
+            raise InputError("a full-precision network has no binary layers for a regularizer")
         return None
     row = find_method(spec.method)
     refuse_unknown(options, row.option_names(), f"option of {row.name}")
@@ -202,6 +241,19 @@ def check_images(folder: RunFolder, digest: str, what: str) -> None:
             f"{what} in {folder.path} learned from other training images than are there now (files were added, removed "
             "or renamed): images that it has seen would count as validation images"
         )
+
+
+@contextmanager
+def finding_images(spec: Spec) -> Iterator[None]:
+    """Inside, what is wrong with images that lie where a user says is told with the option that says it."""
+    try:
+        yield
+    except InputError as error:
+        if data_row(spec).tree is None or "--data-folder" in str(error):
+            raise
+        raise InputError(
+            f"{error}; say --data-folder as in training: a run does not keep where its images lie"
+        ) from None
 
 
 def _start(spec: Spec, model: Network, folder: RunFolder) -> None:

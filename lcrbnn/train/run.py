@@ -20,7 +20,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import RUNS, Parts, build, check_images, load_network, read_spec, run_named
+from lcrbnn.train.build import RUNS, Parts, build, check_images, finding_images, load_network, read_spec, run_named
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import check_classes, settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
@@ -67,6 +67,7 @@ class Options:
 
 SHARED = ("data", "side", "classes", "skip_broken", "images", "precision", "deterministic")  # by runs side by side
 MakeProgress = Callable[[int, int], Progress]
+Built = Mapping[RunFolder, Parts]
 
 STEPS: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
@@ -125,7 +126,8 @@ def train_together(
                 )
     folders = {RunFolder(path): spec for path, spec in todo.items()}
     with ExitStack() as held:
-        built = ranks.everywhere(lambda: _built(folders, options))
+        labels = {folder: _label(folder.path, named, len(folders) > 1).strip() for folder in folders}
+        built = ranks.everywhere(lambda: _built(folders, options, labels))
         broken = _broken(folders, shared, options)
         loops = ranks.everywhere(lambda: _loops(folders, built, options, held, broken))
         loops = _held(loops, held, jobs, resume)
@@ -198,16 +200,23 @@ def _broken(folders: Iterable[RunFolder], spec: Spec, options: Options) -> Fault
     return {name: why for part in ranks.of_all(found) for name, why in part.items()}
 
 
-def _built(todo: Mapping[RunFolder, Spec], options: Options) -> dict[RunFolder, Parts]:
+def _built(todo: Mapping[RunFolder, Spec], options: Options, labels: Mapping[RunFolder, str]) -> dict[RunFolder, Parts]:
+    """The parts of each run; what is wrong with one is said with its label, where runs have some."""
     device = find_device(options.device)
     fused = options.fast and device.type == "cuda"
     how: dict[str, Any] = {"fused": fused, "ranks": options.ranks, "runs": options.runs}
-    return {folder: build(spec, device, **how) for folder, spec in todo.items()}
+    built = {}
+    for folder, spec in todo.items():
+        try:
+            built[folder] = build(spec, device, **how)
+        except InputError as error:
+            raise InputError(f"{labels[folder]}: {error}" if labels[folder] else str(error)) from None
+    return built
 
 
 def _loops(
     todo: Mapping[RunFolder, Spec],
-    built: Mapping[RunFolder, Parts],
+    built: Built,
     options: Options,
     held: ExitStack,
     known: Faults,
@@ -290,6 +299,8 @@ def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
             f"the run in {folder.path} has {name} {stored} and now it is {wanted}: "
             "a run goes on as it began, or starts in another folder"
         )
+    if folder.record.exists():
+        folder.check_finished()
 
 
 def _restore(loop: Loop) -> list[str]:
@@ -361,10 +372,12 @@ def evaluate(path: Path, options: Options | None = None, *, final: bool = False)
     with ExitStack() as held:
         if final:
             held.enter_context(folder.locked())
-            shown, broken = open_test(spec, options.files, device, held, names)
+            with finding_images(spec):
+                shown, broken = open_test(spec, options.files, device, held, names)
         else:
             streamed = replace(options.files, cache="no")
-            found, *_ = open_splits([spec], streamed, device, held, folder.read_broken(), names=names)
+            with finding_images(spec):
+                found, *_ = open_splits([spec], streamed, device, held, folder.read_broken(), names=names)
             check_images(folder, found.digest, "the run")
             if found.valid is None:
                 raise InputError(

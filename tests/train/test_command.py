@@ -143,7 +143,9 @@ def test_a_seed_that_had_not_started_begins_as_the_others_did(
     runs = str(tmp_path / "runs")
     assert main(["train", "digits", "--run", runs, "--seeds", "0", "--weight", "1", *QUICK]) == 0
     assert main(["train", "--run", runs, "--resume"]) == 2
-    assert capsys.readouterr().err.endswith(f"lcrbnn: {runs} holds seed-0: say which with --seeds\n")
+    assert capsys.readouterr().err.endswith(
+        f"lcrbnn: {runs} holds seed-0: say which with --seeds, or choose another folder\n"
+    )
     assert main(["train", "--run", runs, "--seeds", "0-1", "--resume", "--device", "cpu"]) == 0
     specs = [json.loads((tmp_path / "runs" / f"seed-{n}" / "spec.json").read_text()) for n in (0, 1)]
     assert specs[1] == {**specs[0], "seed": 1}
