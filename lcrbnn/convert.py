@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError, names_of
-from lcrbnn.layers import BinaryConv2d, BinaryLinear, fit
+from lcrbnn.layers import BinaryConv2d, BinaryLayer, BinaryLinear, fit
 from lcrbnn.methods import Method
 from lcrbnn.methods import method as find_method
 
@@ -31,7 +31,7 @@ def binarize(
     `skip` names the layers that stay real, shell patterns allowed ("*.shortcut.*"); without it they are the first and
     the last layer in order of registration. `example`, a batch or its shape, is needed by xnor++.
 
-    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardtanh(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     >>> binarize(net, "irnet")[2].extra_repr()
     '8, 8, kernel_size=(3, 3), stride=(1, 1), irnet 1/1'
     """
@@ -54,14 +54,49 @@ def binarize(
         raise InputError(
             f"nothing to binarise: of {len(found)} convolutions and linear layers, {len(kept)} are to stay real"
         )
-    replaced = {found[name]: twin for name, twin in twins.items()}
-    for parent in list(model.modules()):
-        for child_name, child in list(parent._modules.items()):  # named_children would pass over a layer's second name
-            if child in replaced:
-                setattr(parent, child_name, replaced[child])
+    _check_sized(twins, chosen, example)
+    replaced: dict[nn.Module, nn.Module] = {found[name]: twin for name, twin in twins.items()}
+    _replace(model, replaced)
     if example is not None:
-        fit(model, example)
+        try:
+            _fit(model, example)
+        except Exception:
+            _replace(model, {twin: layer for layer, twin in replaced.items()})
+            raise
     return model
+
+
+def _replace(model: nn.Module, twins: dict[nn.Module, nn.Module]) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):  # named_children would pass over a layer's second name
+            if child in twins:
+                setattr(parent, name, twins[child])
+
+
+def _check_sized(twins: dict[str, nn.Module], chosen: Method, example: object) -> None:
+    """Raise if a layer has to hear the size of its output, and nothing tells it."""
+    unsized = [
+        name for name, twin in twins.items() if isinstance(twin, BinaryLayer) and twin.weight_binarizer.needs_fit
+    ]
+    if unsized and example is None:
+        raise InputError(
+            f"{chosen.name} learns a scale for each output position of layer {unsized[0]!r} and has to know the image "
+            "size: give an example, a batch or its shape such as (1, 3, 32, 32), or choose case=1"
+        )
+
+
+def _fit(model: nn.Module, example: Tensor | Sequence[int]) -> None:
+    try:
+        fit(model, example)
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = tuple(example.shape if isinstance(example, Tensor) else example)
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"the network does not take an example of shape {shape} ({reason}); it is a batch of images or its shape, "
+            "such as (1, 3, 32, 32)"
+        ) from error
 
 
 def _kept(names: list[str], skip: Iterable[str] | None) -> set[str]:

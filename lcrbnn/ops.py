@@ -75,12 +75,17 @@ def tent_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
 
 
 class _SurrogateSign(torch.autograd.Function):
-    # Exactly these five arguments: torch.compile traces a fixed arity, not *args.
+    generate_vmap_rule = True  # for torch.func, as is setup_context apart from forward
+
+    # Exactly these four arguments: torch.compile traces a fixed arity, not *args.
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: Slope, p: Tensor | None, q: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, p, q)
-        ctx.slope = slope
+    def forward(x: Tensor, slope: Slope, p: Tensor | None, q: Tensor | None) -> Tensor:
         return sign(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.slope, p, q = inputs
+        ctx.save_for_backward(x, p, q)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
@@ -94,9 +99,15 @@ def surrogate_sign(x: Tensor, slope: Slope, p: Tensor | None = None, q: Tensor |
 
 
 class _DressedSign(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, soft: Tensor) -> Tensor:
+    def forward(x: Tensor, soft: Tensor) -> Tensor:
         return sign(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
@@ -109,10 +120,15 @@ def dressed_sign(x: Tensor, soft: Tensor) -> Tensor:
 
 
 class _Slowed(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
+    def forward(x: Tensor, factor: float) -> Tensor:
         return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.factor = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

@@ -127,6 +127,17 @@ def hooked() -> nn.Module:
             lambda: lcrbnn.binarize(nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Linear(2, 2)), "xnor", skip=()),
             "layer '0' cannot be made binary: xnor and bwn centre weights",
         ),
+        (
+            lambda: lcrbnn.binarize(small(), "xnor++"),
+            r"xnor\+\+ learns a scale for each output position of layer '2.0'.*: give an example, .*, or choose case=1",
+        ),
+        (
+            lambda: lcrbnn.binarize(small(), "xnor++", example=(1, 3, 16)),
+            r"the network does not take an example of shape \(1, 3, 16\).*such as \(1, 3, 32, 32\)",
+        ),
+        (lambda: lcrbnn.binarize(small(), example=(1, 4, 8, 8)), r"does not take an example of shape \(1, 4, 8, 8\)"),
+        (lambda: lcrbnn.binarize(small(), example=torch.zeros(1, 3, 5, 5)), "does not take an example of shape"),
+        (lambda: lcrbnn.binarize(small(), "xnor++", example="x"), "an example is a batch of images or its shape"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> None:
@@ -134,11 +145,20 @@ def test_a_mistake_is_answered_with_a_sentence(call: object, sentence: str) -> N
         call()
 
 
-def test_a_failed_conversion_changes_nothing() -> None:
-    model = hooked()
+@pytest.mark.parametrize("settings", [{}, {"example": (1, 3, 16)}, {"example": "x"}])
+def test_a_failed_conversion_changes_nothing(settings: dict[str, object]) -> None:
+    model = small() if settings else hooked()
+    given = dict(model.named_modules())
     with pytest.raises(InputError):
-        lcrbnn.binarize(model)
+        lcrbnn.binarize(model, "xnor++", **settings)
     assert names(model) == []
+    assert dict(model.named_modules()) == given
+
+
+def test_xnor_plus_without_positions_needs_no_example() -> None:
+    lcrbnn.binarize(small(), "xnor++", case=1)(torch.randn(2, 3, 8, 8))
+    linear = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    lcrbnn.binarize(linear, "xnor++")(torch.randn(2, 4))
 
 
 def test_parametrized_layers_are_left_alone() -> None:

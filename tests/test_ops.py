@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch._dynamo.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
+import lcrbnn
 from lcrbnn import ops
 
 
@@ -56,3 +61,57 @@ def test_a_slope_has_its_published_values(
     ops.surrogate_sign(x, slope, *state).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.tensor(list(table.values()), dtype=torch.float64))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# torch.func and torch.compile go through every function with a made-up gradient.
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "surrogate": lambda x: ops.surrogate_sign(x, ops.triangle),
+    "state": lambda x: ops.surrogate_sign(x, ops.tanh_slope, x.new_full((), 2.0), x.new_full((), 3.0)),
+    "dressed": lambda x: ops.dressed_sign(x, torch.tanh(x)),
+    "slowed": lambda x: ops.slowed(x, 4),
+}
+
+
+def squared(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return ((function(x) + 0.5 * x) ** 2).sum()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_each_row_by_torch_func_are_those_of_backward(name: str) -> None:
+    x = torch.linspace(-1.5, 1.5, 12).reshape(3, 4).requires_grad_()
+    squared(FUNCTIONS[name], x).backward()
+    by_row = vmap(grad(lambda row: squared(FUNCTIONS[name], row)))(x.detach())
+    torch.testing.assert_close(by_row, x.grad)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch's compiler warns of itself
+def test_each_function_compiles_into_one_graph_with_the_same_gradient(name: str) -> None:
+    torch._dynamo.reset()
+    x = torch.linspace(-1.5, 1.5, 12).requires_grad_()
+    squared(FUNCTIONS[name], x).backward()
+    expected, x.grad = x.grad, None
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    torch.compile(lambda x: squared(FUNCTIONS[name], x), fullgraph=True, backend=counter)(x).backward()
+    assert counter.frame_count == 1
+    torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("method", ["bnn", "irnet", "reactnet", "adabin"])
+def test_per_sample_gradients_of_a_binary_network(method: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardtanh(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 2))
+    lcrbnn.binarize(model, method).eval()
+    images, labels = torch.randn(3, 3, 8, 8), torch.tensor([0, 1, 0])
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(model, weights, (image[None],)), label[None])
+
+    found = vmap(grad(loss), (None, 0, 0))(weights, images, labels)
+    for i in range(3):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images[i : i + 1]), labels[i : i + 1]).backward()
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(found[name][i], torch.zeros_like(p) if p.grad is None else p.grad)

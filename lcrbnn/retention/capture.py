@@ -19,6 +19,7 @@ from lcrbnn import ops
 from lcrbnn.errors import InputError, refuse_unknown
 from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.methods import ActivationBinarizer, Binary
+from lcrbnn.retention.draws import States, plain_pass, states
 
 
 class Point(NamedTuple):
@@ -26,6 +27,10 @@ class Point(NamedTuple):
 
     module: str
     side: str
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"the {'input' if self.side == 'in' else 'output'} of {self.module!r}"
 
 
 Span = tuple[Point, Point]  # a front and a back point: one retention matrix
@@ -44,18 +49,27 @@ def between(names: Sequence[str]) -> list[Span]:
 def check_points(model: nn.Module, points: Sequence[Point]) -> None:
     """Raise on a point whose module the model does not have."""
     names = [name for name, _ in model.named_modules() if name]
-    refuse_unknown([point.module for point in points], names, f"module of {type(model).__name__}")
+    unknown = [point.module for point in points if point.module not in names]
+    inner = tuple(f"{name}." for name, _ in binary_layers(model))  # nobody means a part of a binary layer
+    refuse_unknown(unknown, [n for n in names if not n.startswith(inner)], f"module of {type(model).__name__}")
+
+
+NO_MAPS = (
+    "retention has no maps to compare: call the model before each loss() (if it is compiled and was called "
+    "before this Retention was made, torch._dynamo.reset() lets it see the new hooks)"
+)
 
 
 @dataclass
 class Maps:
-    """What one forward pass showed."""
+    """What one forward pass showed, point by point in the order in which it came to them."""
 
     inputs: tuple[Any, ...] = ()  # the positional arguments of the model
     keywords: dict[str, Any] = field(default_factory=dict)
     real: dict[Point, Tensor] = field(default_factory=dict)
     binary: dict[Point, Binary] = field(default_factory=dict)
     versions: dict[Point, int] = field(default_factory=dict)  # of the real maps, when they were noted
+    draws: States | None = None  # of the generators when the pass began, where they were noted
 
     def note(self, point: Point, x: Any) -> None:
         """Keep the map at a point; a module that is called again has its latest call kept."""
@@ -64,19 +78,17 @@ class Maps:
             raise InputError(
                 f"retention needs a tensor at {point.module!r}, which {word} {type(x).__name__}; name an inner module"
             )
+        self.real.pop(point, None)  # so that it comes last
         self.real[point] = x
         self.binary.pop(point, None)
         if not torch.compiler.is_compiling() and not x.is_inference():
             self.versions[point] = x._version
 
-    def check(self, points: Sequence[Point]) -> None:
-        """Raise unless there is a map at every point, as it was when it passed."""
+    def check(self, points: Sequence[Point], no_maps: str = NO_MAPS) -> None:
+        """Raise unless there is a map at every point, as it was when it passed; `no_maps` says that there is none."""
         missing = [p for p in points if p not in self.real]
         if missing and not self.real:
-            raise InputError(
-                "retention has no maps to compare: call the model before each loss() (if it is compiled and was called "
-                "before this Retention was made, torch._dynamo.reset() lets it see the new hooks)"
-            )
+            raise InputError(no_maps)
         if missing:
             raise InputError(f"retention has no map at {missing[0].module!r}: that module was not called")
         for point, version in self.versions.items():
@@ -116,6 +128,15 @@ def _nothing(*args: Any) -> None:
     """What a copied hook does."""
 
 
+def remove_copied_hooks(model: nn.Module) -> None:
+    """Take away the hooks that a copy of a watched model carried along, which do nothing."""
+    for module in model.modules():
+        for table in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [k for k, hook in table.items() if isinstance(hook, _Hook) and hook.work is _nothing]:
+                del table[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
 class Capture:
     """Hooks on a model that keep the maps of its latest forward pass at the given points, until taken or closed.
 
@@ -123,8 +144,14 @@ class Capture:
     Nor is a pass that another capture started for itself, with latent weights.
     """
 
-    def __init__(self, model: nn.Module, points: Sequence[Point], *, signs: bool) -> None:
-        """Hook the modules of the points; with `signs`, the model's activation binarizers too."""
+    def __init__(
+        self, model: nn.Module, points: Sequence[Point], *, signs: bool, draws: bool = False, marked: bool = False
+    ) -> None:
+        """Hook the modules of the points; with `signs`, the model's activation binarizers too.
+
+        With `draws`, the states of the generators are noted as a pass begins. The layers of a copied model carry the
+        mark of its capture: `marked`.
+        """
         check_points(model, points)
         modules = dict(model.named_modules())
         self.maps = Maps()
@@ -133,6 +160,8 @@ class Capture:
         self._listening = True
         self._witness = self._layers[0] if self._layers else None  # tells a pass with latent weights
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._begin(model), with_kwargs=True)]
+        if draws:
+            self._hooks.append(model.register_forward_pre_hook(self._note_draws(model)))
         for point in dict.fromkeys(points):
             module = modules[point.module]
             if point.side == "in":
@@ -144,7 +173,7 @@ class Capture:
                 if isinstance(module, ActivationBinarizer):
                     self._hooks.append(module.register_forward_hook(self._note_binary(module)))
         self._mark = f"{sorted(set(points))} {signs};"
-        for layer in self._layers:
+        for layer in [] if marked else self._layers:
             layer.watched += self._mark
 
     def take(self) -> Maps:
@@ -170,6 +199,13 @@ class Capture:
                     self.maps = Maps(args, kwargs)
 
         return _Hook(begin)
+
+    def _note_draws(self, hooked: nn.Module) -> Any:
+        def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if module is hooked and self._listening and not self.expects_latent and plain_pass():
+                self.maps.draws = states(module)
+
+        return _Hook(note)
 
     def _note_input(self, hooked: nn.Module, point: Point) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -43,11 +43,18 @@ def align(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
     return _pad(front, width), _pad(back, width)
 
 
+def comparable(front: Tensor, back: Tensor) -> bool:
+    """Whether two maps can be brought to one shape: of one batch, both (n, c, h, w), both (n, d), or of one shape."""
+    if front.shape == back.shape:
+        return front.dim() > 1
+    return front.dim() == back.dim() and front.dim() in (2, 4) and front.shape[0] == back.shape[0]
+
+
 def pool(front: Tensor, back: Tensor) -> Tensor:
     """Average-pool the front map to the pixels of the back map; channels stay."""
     if front.shape == back.shape and front.dim() > 1:  # tokens (n, t, d) too: nothing is to be pooled
         return front
-    if front.dim() != back.dim() or front.dim() not in (2, 4) or front.shape[0] != back.shape[0]:
+    if not comparable(front, back):
         raise InputError(
             "retention compares two maps of one batch, (n, c, h, w), (n, d), or two of one shape; "
             f"got shapes {tuple(front.shape)} and {tuple(back.shape)}"

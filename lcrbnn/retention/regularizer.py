@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.errors import InputError, choose, names_of, number
+from lcrbnn.errors import InputError, choose, number
 from lcrbnn.layers import binary_layers, latent_weights
-from lcrbnn.models import Network
-from lcrbnn.retention.capture import Capture, Maps, Point, Span, across, between, check_points, weights_only
+from lcrbnn.retention.capture import (
+    NO_MAPS,
+    Capture,
+    Maps,
+    Point,
+    Span,
+    across,
+    check_points,
+    remove_copied_hooks,
+    weights_only,
+)
+from lcrbnn.retention.draws import drawing_again, plain_pass
 from lcrbnn.retention.form import Form
+from lcrbnn.retention.look import check_order, check_shapes, one_signed, sentence_on
 from lcrbnn.retention.loss import COEFFICIENTS, Pair, quantization_error, retention_loss
 from lcrbnn.retention.presets import PRESETS
+from lcrbnn.retention.spans import SPANS as SPANS  # for whoever looks for it here
+from lcrbnn.retention.spans import module_names, spans_of
 from lcrbnn.retention.spectral import random_start
 
 _START = 4096  # numbers drawn for the start of the power iteration; longer vectors repeat them
+
+_CLOSED = "this Retention is closed and reads no maps any more; make another"
+
+_COPY_NO_MAPS = (
+    "this Retention is a copy and has no maps to compare: it watches a copy of the network, its `model`; call that "
+    "before each loss(), or copy both together, copy.deepcopy((model, retention))"
+)
 
 
 class Retention(nn.Module):
@@ -31,6 +52,7 @@ class Retention(nn.Module):
     form       a preset ("default", "paper", "official") or a Form; further keywords change its fields (weight=4.0)
     blocks     names of modules, in forward order: a matrix from the input to the output of each (Eq. 10)
     layers     names of modules, in forward order: a matrix from the input of each to the input of the next (Eq. 8)
+               Later ones weigh more: another order than the network's is refused at the first loss.
                Without either, a network of this package is measured where the form's `spans` says.
     teacher    the full-precision network of reference "teacher"; it is put into evaluation mode
     teacher_blocks   names of its blocks, if they differ
@@ -38,8 +60,9 @@ class Retention(nn.Module):
 
     With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked
     and the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss, `lip` its L_Lip.
-    Make it before the first call of a compiled model. Network and teacher are no submodules: neither moves or is saved
-    with this module.
+    Make it before the first call of a compiled model. Network and teacher are no submodules: neither moves with this
+    module or is in its state_dict. `with Retention(...) as retention:` closes at the end. Copied or pickled together
+    with its network it watches the copy; the maps of a pass are not copied.
     """
 
     start: Tensor
@@ -64,7 +87,7 @@ class Retention(nn.Module):
         self.form = (form if isinstance(form, Form) else choose(PRESETS, form, "preset of the retention loss")).but(
             **changes
         )
-        self.spans = _spans(model, self.form, blocks, layers)[-self.form.last :]
+        self.spans = spans_of(model, self.form, blocks, layers)
         check_points(model, _points(self.spans))
         self.ratios: Tensor | None = None
         self.lip: Tensor | None = None
@@ -80,13 +103,58 @@ class Retention(nn.Module):
         self.register_buffer("start", random_start(_START, seed).to(parameter.device), persistent=False)
         factors = torch.ones(len(self.spans) + 1, device=parameter.device)
         self.factors = nn.Parameter(factors) if self.form.scale else None
-        self._closed = False
+        self._closed = self._looked = False
+        self._no_maps = NO_MAPS
         self._capture: Capture | None = None
-        self._teacher: tuple[nn.Module, Capture, list[Span]] | None = None
+        self._teacher: tuple[nn.Module, Capture | None, list[Span]] | None = None
         if self.form.weight > 0:  # the teacher first: should it be refused, the model has no hooks yet
             if teacher is not None:
                 self._teacher = self._watch(_unwrapped(teacher), teacher_blocks)
-            self._capture = Capture(model, _points(self.spans), signs=self.form.maps == "binary")
+            self._capture = self._watching()
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that is watched; what wraps it is not part of it."""
+        return self._model[0]
+
+    def __enter__(self) -> Self:
+        """Nothing happens at the start of a with statement."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close at its end."""
+        self.close()
+
+    def __copy__(self) -> NoReturn:
+        """Two of them would share their parts and their hooks."""
+        raise InputError("a Retention is copied with its network: copy.deepcopy((model, retention))")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: no hooks and no maps."""
+        teacher = self._teacher and (self._teacher[0], None, self._teacher[2])
+        return {**self.__dict__, "_capture": None, "_teacher": teacher, "_no_maps": _COPY_NO_MAPS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Hook the copied network, and the copied teacher."""
+        super().__setstate__(state)
+        networks = [self._model[0], *([self._teacher[0]] if self._teacher else [])]
+        if self.form.weight == 0 or self._closed or not all(_whole(network) for network in networks):
+            return
+        for network in networks:
+            remove_copied_hooks(network)
+        if self._teacher is not None:
+            teacher, _, spans = self._teacher
+            self._teacher = (teacher, Capture(teacher, _points(spans), signs=False, marked=True), spans)
+        self._capture = self._watching(marked=True)
+
+    def _watching(self, *, marked: bool = False) -> Capture:
+        return Capture(
+            self._model[0],
+            _points(self.spans),
+            signs=self.form.maps == "binary",
+            draws=self.form.reference == "weights",
+            marked=marked,
+        )
 
     def loss(self, weight: float | Tensor | None = None) -> Tensor:
         """The term to add to the loss of the latest forward pass; `weight` stands in for the form's lambda (a ramp).
@@ -103,23 +171,46 @@ class Retention(nn.Module):
 
     def _weighted(self, weight: float | Tensor | None) -> Tensor:
         if self._capture is None:
-            if weight is not None and (isinstance(weight, Tensor) or weight > 0):
-                raise InputError(
-                    "this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it"
-                )
-            return torch.zeros((), device=self.start.device)
+            return self._unwatched(weight)
         if self._closed:
-            raise InputError("this Retention is closed and reads no maps any more; make another")
+            raise InputError(_CLOSED)
         maps = self._capture.take()
-        maps.check(_points(self.spans))
+        maps.check(_points(self.spans), self._no_maps)
         binary = self._binary(maps)
         self._check_graph(binary)
-        retained = retention_loss(binary, self._reference(maps), self.form, self.start)
+        reference = self._reference(maps)
+        if plain_pass() and not self._looked:
+            self._look(maps, binary, reference)
+        retained = retention_loss(binary, reference, self.form, self.start)
         self.ratios = retained.ratios()
         self.lip = retained.loss.detach()
         batch = maps.real[self.spans[0][0]].shape[0]
         weight = self.form.weight if weight is None else weight
         return weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+
+    def _unwatched(self, weight: float | Tensor | None) -> Tensor:
+        """The loss of a network without hooks: 0, if that is what was asked for."""
+        if self.form.weight > 0:
+            copied = "this Retention was copied inside the network that it watches, and watches nothing; make another"
+            raise InputError(_CLOSED if self._closed else copied)
+        if weight is not None and (isinstance(weight, Tensor) or weight > 0):
+            raise InputError(
+                "this Retention was made with weight 0 and hooks nothing; make it with weight > 0 to ramp it"
+            )
+        return torch.zeros((), device=self.start.device)
+
+    def _look(self, maps: Maps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
+        """At the first loss: refuse what cannot be compared, and warn of maps that say nothing."""
+        check_order(maps, self.spans)
+        check_shapes(binary, self.spans, self.form.matrix)
+        if self._teacher is not None:
+            check_shapes(reference, self._teacher[2], self.form.matrix, " of the teacher")
+        self._looked = True
+        found = []
+        if self.form.maps == "binary" and not self._weights_only:
+            found = one_signed(maps, _points(self.spans))
+        if found:
+            warnings.warn(sentence_on(found), stacklevel=4)  # where loss() is called
 
     def _check_graph(self, binary: Sequence[Pair]) -> None:
         """Raise if a network in training would not hear of this loss: its pass was made without gradients."""
@@ -165,7 +256,7 @@ class Retention(nn.Module):
         model = self._model[0]
         self._capture.expects_latent = True
         try:
-            with latent_weights(model), frozen_statistics(model):
+            with latent_weights(model), frozen_statistics(model), drawing_again(model, maps.draws):
                 model(*maps.inputs, **maps.keywords)
         finally:
             self._capture.expects_latent = False
@@ -175,13 +266,15 @@ class Retention(nn.Module):
     def _taught(self, maps: Maps) -> tuple[Maps, list[Span]]:
         assert self._teacher is not None
         teacher, capture, spans = self._teacher
+        assert capture is not None
         if any(module.training for module in teacher.modules()):
             teacher.eval()
-        teacher(*maps.inputs, **maps.keywords)
+        kind = next((p.dtype for p in teacher.parameters() if p.is_floating_point()), None)
+        teacher(*[_cast(x, kind) for x in maps.inputs], **{name: _cast(x, kind) for name, x in maps.keywords.items()})
         return capture.take(), spans
 
     def _watch(self, teacher: nn.Module, names: Sequence[str] | None) -> tuple[nn.Module, Capture, list[Span]]:
-        spans = self.spans if names is None else across(names_of(names, "teacher_blocks"))
+        spans = self.spans if names is None else across(module_names(names, "teacher_blocks", teacher))
         if len(spans) != len(self.spans):
             raise InputError(
                 f"the teacher has {len(spans)} blocks to compare and the model {len(self.spans)}; name as many of each"
@@ -222,16 +315,21 @@ REFERENCES = {"latent": Retention._latent, "weights": Retention._weights, "teach
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone.
 
-    So do binary layers with what they remember of their inputs and weights.
+    So do instance norms, and binary layers with what they remember of their inputs and weights.
     """
     norms = [
         m
         for m in model.modules()
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
     ]
+    # These go on updating whatever statistics they have; without any they normalise in the same way.
+    instance = [m for m in model.modules() if isinstance(m, nn.modules.instancenorm._InstanceNorm) and m.training]
+    kept = [(m.running_mean, m.running_var) for m in instance]
     layers = [layer for _, layer in binary_layers(model)]
     for norm in norms:
         norm.track_running_stats = False
+    for one in instance:
+        one.running_mean = one.running_var = None
     for layer in layers:
         layer.observing = False
     try:
@@ -239,32 +337,21 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for norm in norms:
             norm.track_running_stats = True
+        for one, (mean, var) in zip(instance, kept, strict=True):
+            one.running_mean, one.running_var = mean, var
         for layer in layers:
             layer.observing = True
 
 
-def _spans(model: nn.Module, form: Form, blocks: Sequence[str] | None, layers: Sequence[str] | None) -> list[Span]:
-    given = [n for n in (blocks, layers) if n is not None]
-    if len(given) == 2:
-        raise InputError("name blocks or layers, not both")
-    if given:
-        names = names_of(given[0], "blocks" if blocks is not None else "layers")
-        spans = across(names) if blocks is not None else between(names)
-        if not spans:
-            raise InputError(
-                f"retention needs at least {'one block' if blocks is not None else 'two layers'}; got {list(names)!r}"
-            )
-        return spans
-    if not isinstance(model, Network):
-        raise InputError(f"{type(model).__name__} is not a network of this package: name its blocks, blocks=[...]")
-    return SPANS[form.spans](model)
+def _cast(x: Any, kind: torch.dtype | None) -> Any:
+    """A real tensor in the type that a network computes in; anything else as it is."""
+    return x.to(kind) if kind is not None and isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-SPANS = {
-    "layers": lambda net: between(net.chain),
-    "blocks": lambda net: across(net.blocks),
-    "stages": lambda net: across(net.stages[1:]),
-}
+def _whole(module: nn.Module) -> bool:
+    """Whether a network that is being copied has all its parts: not, while a part of it is copied."""
+    children = vars(module).get("_modules")
+    return children is not None and all(_whole(child) for child in children.values() if child is not None)
 
 
 def _points(spans: Sequence[Span]) -> list[Point]:

@@ -16,7 +16,8 @@ from lcrbnn.retention import PRESETS, Form, retention_loss
 from lcrbnn.retention.form import CHOICES
 from lcrbnn.retention.loss import COEFFICIENTS, DISTANCES, STARTS, Pair, quantization_error, spectral_norms, weighted
 from lcrbnn.retention.matrix import MATRICES, NORMALIZATIONS
-from lcrbnn.retention.regularizer import REFERENCES, SPANS
+from lcrbnn.retention.regularizer import REFERENCES
+from lcrbnn.retention.spans import SPANS
 from lcrbnn.retention.spectral import random_start
 
 START = random_start(64)
@@ -269,6 +270,17 @@ def test_degenerate_maps_give_a_finite_loss_and_gradient(name: str, batch: int, 
             retained.loss.backward()
             assert maps.grad is not None
             assert torch.isfinite(maps.grad).all()
+
+
+def test_the_paper_form_has_no_guard_against_a_tiny_reference_and_the_default_needs_none() -> None:
+    """What nearly black images do; docs/method.md tells."""
+    real = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 1e-4
+    ours, theirs = [(real.sign(), real.sign())], [(real, real)]
+    assert retention_loss(ours, theirs, PAPER, START).loss > 1e27
+    assert retention_loss(ours, theirs, Form(), START).loss < 0.1
+    black = [(torch.zeros_like(real), torch.zeros_like(real))]
+    for form in (PAPER, Form()):
+        assert retention_loss(ours, black, form, START).loss == 0  # a reference of 0 sets no target
 
 
 def test_autocast_does_not_reach_the_loss() -> None:
