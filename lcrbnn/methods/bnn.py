@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lcrbnn import ops
-from lcrbnn.errors import number
+from lcrbnn.errors import InputError, number
 from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 
 
@@ -21,7 +21,9 @@ class BnnWeight(WeightBinarizer):
         """Take the clamp of the latent weight, if any."""
         super().__init__(weight)
         if limit is not None:
-            number(limit, "the limit of bnn's latent weights", low=0)
+            number(limit, "the limit of latent weights", low=0)
+            if limit == 0:
+                raise InputError("the limit of latent weights must be more than 0, or all of them are 0; got 0")
         self.limit = limit
 
     def forward(self, weight: Tensor) -> Binary:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lcrbnn.errors import InputError, number
+from lcrbnn.errors import number
 from lcrbnn.methods.annealing import Schedule
 from lcrbnn.methods.bnn import BnnActivation, BnnWeight
 from lcrbnn.methods.contract import Binary
@@ -35,10 +35,6 @@ class RadWeight(BnnWeight):
 
     def __init__(self, weight: Tensor, *, limit: float | None = 1.0) -> None:
         """Clamp to 1 unless told otherwise."""
-        if limit is not None:
-            number(limit, "the limit of rad's latent weights", low=0)
-            if limit == 0:
-                raise InputError("the limit of rad's latent weights must be more than 0, or all of them are 0; got 0")
         super().__init__(weight, limit=limit)
 
 

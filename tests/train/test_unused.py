@@ -153,11 +153,11 @@ def test_the_recipes_say_nothing_that_nothing_uses(name: str) -> None:
     [
         (
             lambda: method("rad", limit=0).weight_binarizer(torch.ones(1, 2)),
-            "the limit of rad's latent weights must be more than 0, or all of them are 0; got 0",
+            "the limit of latent weights must be more than 0, or all of them are 0; got 0",
         ),
         (
             lambda: method("rad", limit=-1).weight_binarizer(torch.ones(1, 2)),
-            "the limit of rad's latent weights must be a number of at least 0; got -1",
+            "the limit of latent weights must be a number of at least 0; got -1",
         ),
         (
             lambda: method("adabin", t_min=5, t_max=3).weight_binarizer(torch.ones(1, 2)),
