@@ -268,7 +268,7 @@ def test_rbnn_passes_no_gradient_to_its_weight_at_the_published_start() -> None:
             lambda: method("irnet", t_min=-1.0).activation_binarizer(1),
             "t_min must be a number of at least 1e-12; got -1.0",
         ),
-        (lambda: method("bnn", limit=-1).weight_binarizer(torch.ones(1, 2)), "limit of bnn's latent weights must be"),
+        (lambda: method("bnn", limit=-1).weight_binarizer(torch.ones(1, 2)), "limit of latent weights must be"),
         (
             lambda: method("xnor++", case=5).weight_binarizer(torch.ones(1, 2)),
             "case of xnor.. must be a whole number from 1 to 4",

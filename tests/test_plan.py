@@ -207,7 +207,7 @@ def test_what_is_wrong_with_an_arm_is_said_with_plan_and_arm_before_any_work(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ('method = "bnn"\nmethod_options = ["limit=-1"]', "the limit of bnn's latent weights must be a number"),
+        ('method = "bnn"\nmethod_options = ["limit=-1"]', "the limit of latent weights must be a number"),
         ('bits = "1/32"\nweight = 1', "reference 'latent' compares activations with their signs"),
     ],
 )
