@@ -166,6 +166,10 @@ def test_groups_are_named_and_compared_on_the_seeds_they_share(runs: Path) -> No
     assert len(line) == 3
     assert "+0.6 [-0.6706, +1.871]" in line[1]  # 0.5 and 0.7: 0.6 ± 12.706 · 0.1
     assert line[1].rstrip().endswith("–")
+    long = {"a": figures["a"], "resnet20-double-irnet-lcr": figures["b"]}
+    head, row, _ = compare(long, {"x": "what"}).splitlines()
+    assert head.index("resnet20") + len("resnet20-double-irnet-lcr") == row.index("(0.85)") + len("(0.85)")  # flush right
+    assert len(head) == len(row)
 
 
 def test_eps_is_a_fraction_or_a_number() -> None:

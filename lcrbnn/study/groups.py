@@ -98,16 +98,20 @@ def compare(figures: Figures, rows: Mapping[str, str], *, shown: str = ".4g") ->
     """
     labels = list(figures)
     width = max([len(title) for title in rows.values()] + [4])
-    head = [f"{'':<{width}}", *(f"{label:>18}" for label in labels)]
-    head += [f"{f'{label} − {labels[0]}':>34}" for label in labels[1:]]
-    lines = ["  ".join(head)]
+    titles = [*labels, *(f"{label} − {labels[0]}" for label in labels[1:])]
+    widths = [max(len(title), 18 if i < len(labels) else 34) for i, title in enumerate(titles)]
+
+    def line(first: str, cells: Sequence[str]) -> str:
+        return "  ".join([f"{first:<{width}}", *(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))])
+
+    lines = [line("", titles)]
     for name, title in rows.items():
         have = {label: {s: one[name] for s, one in runs.items() if name in one} for label, runs in figures.items()}
         if not any(have.values()):
             continue
-        cells = [f"{title:<{width}}", *(f"{_mean(list(runs.values()), shown):>18}" for runs in have.values())]
-        cells += [f"{_difference(have[labels[0]], have[label], shown):>34}" for label in labels[1:]]
-        lines.append("  ".join(cells))
+        cells = [_mean(list(runs.values()), shown) for runs in have.values()]
+        cells += [_difference(have[labels[0]], have[label], shown) for label in labels[1:]]
+        lines.append(line(title, cells))
     counts = ", ".join(f"{label} {len(runs)}" for label, runs in figures.items())
     return "\n".join([*lines, f"mean (standard deviation), runs: {counts}; differences seed by seed, 95 % interval"])
 
