@@ -168,7 +168,7 @@ def test_groups_are_named_and_compared_on_the_seeds_they_share(runs: Path) -> No
     assert line[1].rstrip().endswith("–")
     long = {"a": figures["a"], "resnet20-double-irnet-lcr": figures["b"]}
     head, row, _ = compare(long, {"x": "what"}).splitlines()
-    assert head.index("resnet20") + len("resnet20-double-irnet-lcr") == row.index("(0.85)") + len("(0.85)")  # flush right
+    assert head.index("resnet20") + len("resnet20-double-irnet-lcr") == row.index("(0.85)") + len("(0.85)")
     assert len(head) == len(row)
 
 
