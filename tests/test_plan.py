@@ -175,6 +175,15 @@ def test_a_plan_that_is_wrong_is_refused_by_name(old: str, new: str, sentence: s
     assert sentence in str(refusal.value)
 
 
+def refused(text: str, folder: Path) -> Path:
+    """A plan of this text that a study does not begin with."""
+    path = folder / "small.toml"
+    path.write_text(text)
+    words = ["--run", str(folder / "runs"), "--records", str(folder / "records"), "--device", "cpu"]
+    assert main(["study", str(path), *words]) == 2
+    return path
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -196,10 +205,7 @@ def test_a_plan_that_is_wrong_is_refused_by_name(old: str, new: str, sentence: s
 def test_what_is_wrong_with_an_arm_is_said_with_plan_and_arm_before_any_work(
     line: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "small.toml"
-    path.write_text(f"{TEXT}[arms.a]\n{line}\n")
-    records = ["--records", str(tmp_path / "records")]
-    assert main(["study", str(path), "--run", str(tmp_path / "runs"), "--device", "cpu", *records]) == 2
+    path = refused(f"{TEXT}[arms.a]\n{line}\n", tmp_path)
     assert capsys.readouterr().err.startswith(f"lcrbnn: the plan {path}: arm a: {sentence}")
     assert not (tmp_path / "runs").exists()
 
@@ -214,10 +220,7 @@ def test_what_is_wrong_with_an_arm_is_said_with_plan_and_arm_before_any_work(
 def test_what_only_the_network_shows_to_be_wrong_is_said_with_its_run(
     line: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "small.toml"
-    path.write_text(TEXT.replace("[arms.none]", f"[arms.none]\n{line}"))
-    records = ["--records", str(tmp_path / "records")]
-    assert main(["study", str(path), "--run", str(tmp_path / "runs"), "--device", "cpu", *records]) == 2
+    refused(TEXT.replace("[arms.none]", f"[arms.none]\n{line}"), tmp_path)
     assert capsys.readouterr().err.startswith(f"lcrbnn: none/seed-0: {sentence}")
 
 

@@ -44,26 +44,13 @@ def places(given: Path) -> list[Path]:
 
 def find_groups(given: Iterable[str]) -> Groups:
     """Groups of runs as `lcrbnn.study.groups` has them; zoo:NAME and GROUP=zoo:NAME are groups too, of one seed."""
-    groups: Groups = {}
-    for word in given:
-        for label, runs in _groups_of(word).items():
-            known = groups.setdefault(label, {})
-            if both := known.keys() & runs.keys():
-                seed = min(both)
-                raise InputError(f"two runs of the group {label!r} have seed {seed}: say NAME=FOLDER to tell groups")
-            known |= runs
-    return groups
-
-
-def _groups_of(word: str) -> Groups:
     from lcrbnn.study import groups
 
-    label, sign, place = word.rpartition("=")
-    if (name := named(place)) is None:
-        return groups.find_groups([word])
-    if sign and (label in ("", "..") or Path(label).name != label):
-        raise InputError(f"the name of a group is one of a folder, without a slash; got {word!r}")
-    return {label if sign else name: {find_subject(Path(place)).spec.seed: Path(place)}}
+    def member(place: str) -> tuple[str, int] | None:
+        name = named(place)
+        return None if name is None else (name, find_subject(Path(place)).spec.seed)
+
+    return groups.find_groups(given, member)
 
 
 def refuse_members(words: Iterable[str | Path], sentence: str) -> None:

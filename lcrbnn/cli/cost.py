@@ -15,8 +15,6 @@ from lcrbnn.zoo import named
 if TYPE_CHECKING:
     from lcrbnn.analyze.cost import Cost
 
-REAL = "real"  # full precision
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Networks and their images, or the paper's table."""
@@ -100,12 +98,12 @@ def _find(word: str, args: argparse.Namespace) -> tuple[Any, str, tuple[int, int
         spec, row = subject.spec, subject.row
         name = f"{spec.model} {spec.method}" if member is None else f"{word}, {spec.model} {spec.method}"
         return subject.model, name, (row.channels, row.image, row.image)
-    method = None if args.method == REAL else args.method or "irnet"
+    method = args.method or "irnet"
     if args.image is not None:
         number(args.image, "--image", low=8, high=4096, whole=True)
     net = network(word, method, bits=args.bits, classes=args.classes, image=args.image)
     side = MODELS[word].image if args.image is None else args.image
-    return net, f"{word} {method or REAL}{f' {args.bits}' if args.bits else ''}", (3, side, side)
+    return net, f"{word} {method}{f' {args.bits}' if args.bits else ''}", (3, side, side)
 
 
 def _file_size(net: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:

@@ -11,7 +11,6 @@ from lcrbnn.cli.study import add_running, options_of, part_of
 from lcrbnn.errors import InputError, choose, number
 
 TABLES = Path("results/plan.toml")  # of the source tree
-FIGURES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +72,10 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check_files(args: argparse.Namespace) -> None:
     """Raise if what is to be written or drawn has no place, before anything is run or printed."""
-    if args.gains is not None and args.gains.suffix not in FIGURES:
-        raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(args.gains)!r}")
+    from lcrbnn.study.figure import kind_of
+
+    if args.gains is not None:
+        kind_of(args.gains)
     for name in ("write", "gains"):
         file = getattr(args, name)
         if file is None:

@@ -45,7 +45,7 @@ class SimanWeight(WeightBinarizer):
     The gradient of the sign is the identity, then that of |.|: a weight moves away from 0 or towards it, whatever its
     side; then that of the standardisation. m takes none. alpha is learned a filter, from the mean |w| of the fresh
     weight. The latent weight is kept centred, its magnitudes cut at the outer percentiles of the layer, `cut` of them
-    at each end at first, 15 % (5 % in a later version of the released options), and none at last: the released code
+    at each end at first, 15 % (5 % is the default of its released options), and none at last: the released code
     does it before each pass, here `project` does after each step, and `initialize` for a fresh weight. There the
     weights of binary layers do not decay (`decay = "real"`).
     """

@@ -32,15 +32,21 @@ def named(text: str) -> str:
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
+def kind_of(path: Path) -> str:
+    """png, svg or pdf, by the name of a file; anything else is refused."""
+    kind = path.suffix.lstrip(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
+    return kind
+
+
 @contextmanager
 def drawing(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
     """Give a figure and its array of axes, (rows, columns), sized in inches; write it to `path` if the body succeeds.
 
     The kind of file follows its name: png, svg or pdf.
     """
-    kind = path.suffix.lstrip(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
+    kind = kind_of(path)
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

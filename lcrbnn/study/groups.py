@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,29 @@ Tick = Callable[[str], None]  # told what was done
 Figures = Mapping[str, Mapping[int, Mapping[str, float]]]  # by group, seed and figure
 
 
-def find_groups(given: Sequence[str]) -> Groups:
+def find_groups(given: Iterable[str], other: Callable[[str], tuple[str, int] | None] = lambda place: None) -> Groups:
     """From words such as runs/a/none, lcr=runs/a/lcr or runs/a/none/seed-0: a group is a name, its runs differ in seed.
 
-    Without a name it is that of the folder that holds the seeds.
+    Without a name it is that of the folder that holds the seeds. `other` knows the name and seed of what is no run.
     """
     groups: Groups = {}
     for word in given:
         name, sign, place = word.rpartition("=")
         if sign and (not name or name in (".", "..") or "/" in name or "\0" in name):
             raise InputError(f"the name of a group is one of a folder, without a slash; got {word!r}")
-        for run in runs_in(Path(place)):
-            whole = run.absolute()
-            label = name if sign else (whole.parent.name if whole.name.startswith("seed-") else whole.name)
-            seed = read_spec(RunFolder(run)).seed
+        known = other(place)
+        for run in runs_in(Path(place)) if known is None else [Path(place)]:
+            own, seed = _name_and_seed(run) if known is None else known
+            label = name if sign else own
             if seed in groups.setdefault(label, {}):
                 raise InputError(f"two runs of the group {label!r} have seed {seed}: say NAME=FOLDER to tell groups")
             groups[label][seed] = run
     return groups
+
+
+def _name_and_seed(run: Path) -> tuple[str, int]:
+    whole = run.absolute()
+    return whole.parent.name if whole.name.startswith("seed-") else whole.name, read_spec(RunFolder(run)).seed
 
 
 def measured(

@@ -23,6 +23,7 @@ from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import read_record
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.seeds import derive
@@ -193,6 +194,16 @@ def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     Of a checkpoint that is a part of another one it is the digest of that: a slim copy counts as its run.
     """
     spec, model, digest, _ = load_run(folder)
+    return spec, model, digest
+
+
+def load_finished(folder: RunFolder) -> tuple[Spec, Network, str]:
+    """The same of a finished run, as its record has it: whoever reads test images reads those of such a run."""
+    spec, model, digest = load_network(folder)
+    if not folder.record.exists():
+        raise InputError(f"the run in {folder.path} is not finished: the test split is for finished runs")
+    if read_record(folder.record)["figures"].get("checkpoint_sha256") != digest:
+        raise InputError(f"the newest checkpoint in {folder.path} is not the one that its record is of")
     return spec, model, digest
 
 

@@ -18,9 +18,19 @@ from lcrbnn.errors import InputError, choose, number
 from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
-from lcrbnn.runs.record import note_reading, read_record, write_record
+from lcrbnn.runs.record import note_reading, write_record
 from lcrbnn.train import state
-from lcrbnn.train.build import RUNS, Parts, build, check_images, finding_images, load_network, read_spec, run_named
+from lcrbnn.train.build import (
+    RUNS,
+    Parts,
+    build,
+    check_images,
+    finding_images,
+    load_finished,
+    load_network,
+    read_spec,
+    run_named,
+)
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import check_classes, settled
 from lcrbnn.train.evaluate import Accuracy, accuracy
@@ -67,7 +77,6 @@ class Options:
 
 SHARED = ("data", "side", "classes", "skip_broken", "images", "precision", "deterministic")  # by runs side by side
 MakeProgress = Callable[[int, int], Progress]
-Built = Mapping[RunFolder, Parts]
 
 STEPS: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
@@ -216,7 +225,7 @@ def _built(todo: Mapping[RunFolder, Spec], options: Options, labels: Mapping[Run
 
 def _loops(
     todo: Mapping[RunFolder, Spec],
-    built: Built,
+    built: Mapping[RunFolder, Parts],
     options: Options,
     held: ExitStack,
     known: Faults,
@@ -354,12 +363,7 @@ def check_readable(path: Path, *, final: bool) -> None:
 
 
 def _readable(folder: RunFolder, final: bool) -> tuple[Spec, Network, str]:
-    spec, model, digest = load_network(folder)
-    if final and not folder.record.exists():
-        raise InputError(f"the run in {folder.path} is not finished: the test split is for finished runs")
-    if final and read_record(folder.record)["figures"].get("checkpoint_sha256") != digest:
-        raise InputError(f"the newest checkpoint in {folder.path} is not the one that its record is of")
-    return spec, model, digest
+    return load_finished(folder) if final else load_network(folder)
 
 
 def evaluate(path: Path, options: Options | None = None, *, final: bool = False) -> Reading:

@@ -265,7 +265,7 @@ class FastStep:
 
 
 def remember_traces() -> None:
-    """Let torch's compiler keep on disk what it finds out of a step before it writes code: half of a second start.
+    """Let torch's compiler keep on disk what it finds out of a step before it writes code: a later start is shorter.
 
     It leaves out steps with autocast and with gradients of their own unless told otherwise. What autocast is told
     stands in the step that it looks up, and so does the code of a gradient.

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lcrbnn.data import DataSet
-from lcrbnn.errors import InputError
 from lcrbnn.models import Network
 from lcrbnn.runs.folder import RunFolder
-from lcrbnn.runs.record import read_record
-from lcrbnn.train.build import load_network
+from lcrbnn.train.build import load_finished, load_network
 from lcrbnn.train.dataset import run_row
 from lcrbnn.train.spec import Spec
 
@@ -28,10 +26,6 @@ class Subject(NamedTuple):
 def run_subject(path: Path, *, finished: bool = False) -> Subject:
     """The network of a run as its newest checkpoint has it; `finished` refuses a run whose test images are not due."""
     folder = RunFolder(path)
-    spec, model, digest = load_network(folder)
-    if finished and not folder.record.exists():
-        raise InputError(f"the run in {path} is not finished: the test split is for finished runs")
-    if finished and read_record(folder.record)["figures"].get("checkpoint_sha256") != digest:
-        raise InputError(f"the newest checkpoint in {path} is not the one that its record is of")
+    spec, model, digest = load_finished(folder) if finished else load_network(folder)
     said = {"run": spec.stored(), "checkpoint_sha256": digest}
     return Subject(str(path), spec, model, run_row(folder, spec), said)
