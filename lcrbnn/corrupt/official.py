@@ -13,7 +13,7 @@ from torch import Tensor
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.table import SEVERITIES, corrupt
 from lcrbnn.data import DataSet, Split
-from lcrbnn.data.tree import PICTURES
+from lcrbnn.data.walk import PICTURES
 from lcrbnn.errors import InputError
 
 BATCH = 1000

@@ -10,7 +10,7 @@ import numpy as np
 from lcrbnn.data.decode import open_picture, pixels
 from lcrbnn.data.listing import Broken
 from lcrbnn.data.pixels import middle_square
-from lcrbnn.data.tree import PICTURES
+from lcrbnn.data.walk import PICTURES
 from lcrbnn.engine import Model
 from lcrbnn.errors import InputError
 

@@ -13,7 +13,8 @@ from lcrbnn.data.cifar import load_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.pixels import read_tree
 from lcrbnn.data.split import Images
-from lcrbnn.data.tree import KAGGLE, Tree, find_tree, tree_of
+from lcrbnn.data.tree import Tree, find_tree, tree_of
+from lcrbnn.data.walk import KAGGLE
 
 
 @dataclass(frozen=True)
