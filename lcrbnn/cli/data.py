@@ -60,4 +60,4 @@ def _frost(folder: Path) -> int:
     return 0
 
 
-FETCH: dict[str, Callable[[Path], int]] = {"cifar10": _cifar10, "frost": _frost}
+FETCH: dict[str, Callable[[Path], int]] = {"cifar10": _cifar10, "cifar10-small": _cifar10, "frost": _frost}

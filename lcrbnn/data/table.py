@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.data.cifar import load_cifar10
+from lcrbnn.data.cifar import load_cifar10, load_small_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.pixels import read_tree
 from lcrbnn.data.split import Images
@@ -67,6 +67,21 @@ def _tree_row(name: str, summary: str, find: Callable[[Path], Tree], side: int, 
 
 _STANDARD = 256 / 224  # of the usual protocol: the shorter side becomes 256, and the middle 224 are taken
 
+_CIFAR10 = DataSet(
+    "cifar10",
+    "60,000 colour images of 32 x 32 pixels (40,000 train, 10,000 validation, 10,000 test)",
+    classes=10,
+    channels=3,
+    image=32,
+    top=255,
+    mean=(0.485, 0.456, 0.406),  # ImageNet's figures, as in the published codes of IR-Net, RBNN and LCR
+    std=(0.229, 0.224, 0.225),
+    held_out=10_000,
+    augment="crop-flip",
+    load=load_cifar10,
+    names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+)
+
 _ROWS = [
     DataSet(
         "digits",
@@ -81,19 +96,13 @@ _ROWS = [
         augment="none",
         load=lambda folder: read_digits(),
     ),
-    DataSet(
-        "cifar10",
-        "60,000 colour images of 32 x 32 pixels (40,000 train, 10,000 validation, 10,000 test)",
-        classes=10,
-        channels=3,
-        image=32,
-        top=255,
-        mean=(0.485, 0.456, 0.406),  # ImageNet's figures, as in the published codes of IR-Net, RBNN and LCR
-        std=(0.229, 0.224, 0.225),
-        held_out=10_000,
-        augment="crop-flip",
-        load=load_cifar10,
-        names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    _CIFAR10,
+    replace(
+        _CIFAR10,
+        name="cifar10-small",
+        summary="30,000 of them at 16 x 16 pixels, for studies on a CPU (10,000 train, 10,000 validation, 10,000 test)",
+        image=16,
+        load=load_small_cifar10,
     ),
     _tree_row(
         "tiny-imagenet",

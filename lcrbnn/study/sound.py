@@ -8,7 +8,7 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-TEST = {"cifar10": 10_000, "digits": 500}  # images, of data sets that are always whole
+TEST = {"cifar10": 10_000, "cifar10-small": 10_000, "digits": 500}  # images, of data sets that are always whole
 
 
 def check_run(record: dict[str, Any], path: Path) -> dict[str, Any]:

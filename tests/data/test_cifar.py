@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcrbnn.data import DATASETS, Images
-from lcrbnn.data.cifar import LAYOUTS, load_cifar10
+from lcrbnn.data import DATASETS, Images, cifar
+from lcrbnn.data.cifar import LAYOUTS, load_cifar10, load_small_cifar10
 from tests.data.helpers import (
     COUNT,
     NAMES,
@@ -47,6 +47,25 @@ def test_the_binary_files_hold_a_label_then_red_green_and_blue(tmp_path: Path, m
         assert split.labels.tolist() == [label for name in names for label in parts[name][1]]
     rows = parts["data_batch_2"][0]  # image 3 of the second file, its green pixel in row 5, column 7
     assert images.train.images[COUNT + 3, 1, 5, 7] == rows[3, 1024 + 5 * 32 + 7]
+
+
+def test_the_small_data_set_has_the_first_training_images_and_all_test_images_at_half_the_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pixel is the mean of four, rounded half up, in floats that hold it exactly."""
+    files = binary_files(random_parts())
+    declare_official(files, monkeypatch)
+    put(files, tmp_path)
+    monkeypatch.setattr(cifar, "_FEW", COUNT + 2)
+    whole, small = load_cifar10(tmp_path), load_small_cifar10(tmp_path)
+    for few, many, count in ((small.train, whole.train, COUNT + 2), (small.test, whole.test, COUNT)):
+        assert few.labels.tolist() == many.labels[:count].tolist()
+        exact = many.images[:count].astype(float)
+        corners = [exact[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1)]
+        assert few.images.dtype == np.uint8
+        assert np.array_equal(few.images, np.floor(sum(corners) / 4 + 0.5))
+    row = DATASETS["cifar10-small"]
+    assert (row.image, row.held_out, row.load) == (16, 10_000, load_small_cifar10)
 
 
 @pytest.mark.parametrize("write", [as_python2, as_python3])
