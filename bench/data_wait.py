@@ -31,7 +31,7 @@ from lcrbnn.train.batches import Batches, Source
 from lcrbnn.train.build import build
 from lcrbnn.train.dataset import data_row, settled
 from lcrbnn.train.numerics import find_device, numerics
-from lcrbnn.train.sources import Reading, open_splits
+from lcrbnn.train.sources import Access, open_splits
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import FastStep
 
@@ -67,7 +67,7 @@ def noise(row: DataSet, count: int, device: torch.device) -> Batches:
     return Batches(Split(images, draw.integers(0, row.classes, count)), row, device)
 
 
-def cases(spec: Spec, reading: Reading, args: argparse.Namespace, held: ExitStack) -> dict[str, Case]:
+def cases(spec: Spec, access: Access, args: argparse.Namespace, held: ExitStack) -> dict[str, Case]:
     """Noise, cached if the augmentation allows it, streamed."""
     device = find_device(args.device)
     fast = args.step == "fast" or (args.step == "auto" and device.type == "cuda")
@@ -75,7 +75,7 @@ def cases(spec: Spec, reading: Reading, args: argparse.Namespace, held: ExitStac
     how = row.augment if spec.augment == "usual" else spec.augment
     found: dict[str, Source] = {}
     for cache in ("yes", "no") if how not in READ_SO else ("no",):
-        there = Reading(reading.folder, reading.workers, cache)
+        there = Access(access.folder, access.workers, cache)
         found["cached" if cache == "yes" else "streamed"] = open_splits([spec], there, device, held)[0].train
     sources = {"noise": noise(row, min(len(found["streamed"]), args.noise), device), **found}
     return {name: Case(spec, source, device, fast, args.steps) for name, source in sources.items()}
@@ -145,8 +145,8 @@ def main() -> None:
         )
         spec = settled(spec, args.data_folder)
         held.enter_context(numerics(spec))
-        reading = Reading(args.data_folder, args.workers)
-        figures = measure(cases(spec, reading, args, held), args.rounds, spec.batch)
+        access = Access(args.data_folder, args.workers)
+        figures = measure(cases(spec, access, args, held), args.rounds, spec.batch)
     for name, found in figures.items():
         print(
             f"{name:<9} {found['images_per_second']:9.0f} images/s, {found['of_noise']:.3f} of noise "
@@ -154,7 +154,7 @@ def main() -> None:
             flush=True,
         )
     if args.record:
-        settings = {**spec.stored(), "workers": reading.crew(), "step": args.step, "rounds": args.rounds}
+        settings = {**spec.stored(), "workers": access.crew(), "step": args.step, "rounds": args.rounds}
         write_record(args.record, "data-wait", settings, {"goal": GOAL, **figures})
 
 

@@ -21,7 +21,8 @@ from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import write_record
 from lcrbnn.study.demo import one_thread
 from lcrbnn.train import Spec
-from lcrbnn.train.run import evaluate, train
+from lcrbnn.train.reading import evaluate
+from lcrbnn.train.run import train
 
 EPOCHS, SEEDS, WEIGHTS = 15, 3, (0.0, 1.0, 8.0)
 

@@ -14,7 +14,8 @@ from bench.kernels import Kernels
 from lcrbnn.errors import Stopped
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, train_together
+from lcrbnn.train.options import Options
+from lcrbnn.train.run import train_together
 
 WARM = 2  # epochs before those that count; ratios are looked at in two of these, as often as early in training
 NEVER = 1e9  # seconds: no checkpoint falls into the epochs that count

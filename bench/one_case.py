@@ -17,7 +17,7 @@ from bench.processes import work
 from bench.synthetic import known, noise, untaught
 from lcrbnn.runs.record import write_record
 from lcrbnn.train import lean
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import write_record
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, evaluate, train
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
+from lcrbnn.train.run import train
 from lcrbnn.train.strengths import retaining
 
 BATCH = 128

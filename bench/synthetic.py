@@ -13,7 +13,8 @@ from lcrbnn.data import DATASETS, DataSet, Images, Split
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.options import Options
+from lcrbnn.train.run import train
 
 FEW = 8  # images of the test split, and what a teacher learns from
 

@@ -16,8 +16,9 @@ from typing import Any
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.study.paired import paired
 from lcrbnn.train import Spec
+from lcrbnn.train.options import Options
 from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import Options, train_together
+from lcrbnn.train.run import train_together
 
 KINDS = ("eager", "fast")
 

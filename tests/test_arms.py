@@ -8,7 +8,7 @@ import pytest
 from lcrbnn.cli import main
 from lcrbnn.errors import InputError
 from lcrbnn.study.plan import Plan, read_plan, run_plan, table
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 FIRST = """# The first
 recipe = "digits"

@@ -14,7 +14,7 @@ from lcrbnn.study import plan as planning
 from lcrbnn.study.plan import Part, Plan, read_plan, run_jobs, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 TEXT = """# Does it help?
 # Decides nothing.

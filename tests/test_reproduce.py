@@ -23,7 +23,7 @@ from lcrbnn.study.promise import Promise, read_promise
 from lcrbnn.study.reproduce import run_tables
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import read_weights, recompute, write_weights
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 STUDY = """# Digits, two arms
 recipe = "digits"

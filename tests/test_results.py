@@ -20,7 +20,7 @@ from lcrbnn.study.layers import map_table, rank_correlation, weight_table
 from lcrbnn.study.promise import Arm, Promise, read_promise
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import file_digest, read_weights, recompute
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.train.spec import Spec, option_values
 
 ROOT = Path(__file__).parents[1]

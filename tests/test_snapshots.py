@@ -18,7 +18,8 @@ from lcrbnn.errors import InputError
 from lcrbnn.study.snapshots import draw_weights
 from lcrbnn.study.weights import write_weights
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.options import Options
+from lcrbnn.train.run import train
 
 
 def test_spread_of_known_distributions() -> None:

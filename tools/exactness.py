@@ -35,10 +35,9 @@ from lcrbnn.export.compare import Miss, answers, by_engine, compare_layers, miss
 from lcrbnn.export.watch import last
 from lcrbnn.layers import fit
 from lcrbnn.models import MODELS, network
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.folder import RunFolder, runs_in
 from lcrbnn.runs.record import write_record
 from lcrbnn.train.build import load_network
-from lcrbnn.train.run import runs_in
 from tests.export.nets import CHOICES, stirred
 
 EDGE = 1e-5  # how near to a threshold a number is whose sign may turn

@@ -36,7 +36,7 @@ from lcrbnn.kernels import support
 from lcrbnn.train.build import build
 from lcrbnn.train.lean import Lean
 from lcrbnn.train.numerics import numerics
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.train.sources import open_splits
 from lcrbnn.train.step_fast import FastStep, _to_channels_last
 from tools.launches import IMAGES

@@ -142,7 +142,9 @@ def a_resumed_run_ends_with_the_same_bits() -> dict[str, Any]:
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train import Spec
     from lcrbnn.train.loop import Loop
-    from lcrbnn.train.run import Options, evaluate, train
+    from lcrbnn.train.options import Options
+    from lcrbnn.train.reading import evaluate
+    from lcrbnn.train.run import train
 
     done: dict[str, Any] = {}
     whole = Loop._one

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.zoo.add import add_run
 
 RECORDS = Path(__file__).parents[1] / "results" / "zoo"

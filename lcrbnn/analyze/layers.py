@@ -19,7 +19,7 @@ from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.numerics import find_device
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.train.sources import Faults, open_splits
 from lcrbnn.train.spec import Spec
 

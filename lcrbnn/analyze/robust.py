@@ -21,7 +21,7 @@ from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.noise import DEVIATIONS, noisy
 from lcrbnn.train.numerics import all_digits, find_device
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 BATCH = 128  # images of the ratios and likeness, as in training
 DIGITS = 6

@@ -15,7 +15,7 @@ from lcrbnn.data import DataSet
 from lcrbnn.errors import InputError, choose
 from lcrbnn.models import Network
 from lcrbnn.train.numerics import all_digits, find_device
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 EPS = ("2/255", "8/255")
 IMAGES = 1000  # the first ones of the test split

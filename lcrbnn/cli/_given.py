@@ -37,7 +37,7 @@ def find_subject(given: Path, *, finished: bool = False, done: str = "measured")
 
 def places(given: Path) -> list[Path]:
     """The runs in a folder, in the order of their seeds; zoo:NAME is a place of its own."""
-    from lcrbnn.train.run import runs_in
+    from lcrbnn.runs.folder import runs_in
 
     return [given] if named(given) is not None else runs_in(given)
 

@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     """Measure each network, write its record, print the comparison."""
     from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_first, settings_of
     from lcrbnn.study.groups import compare, measured
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     number(args.images, "--images", low=2, high=10_000, whole=True)
     options = Options(args.device, args.data_folder)

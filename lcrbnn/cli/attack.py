@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     """Attack each network, write its record, print the comparison, and say loudly where gradients are masked."""
     from lcrbnn.attack.run import attack_first, chosen_attacks, parse_eps, settings_of, summary
     from lcrbnn.study.groups import compare, measured
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     for name, low in (("images", 1), ("batch", 1), ("steps", 1), ("restarts", 1), ("queries", 2), ("seed", 0)):
         if (value := getattr(args, name)) is not None:

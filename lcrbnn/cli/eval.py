@@ -15,7 +15,7 @@ from lcrbnn.runs.record import read_record
 
 if TYPE_CHECKING:
     from lcrbnn.train.evaluate import Accuracy
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Print a line a run, and the mean of several."""
-    from lcrbnn.train.run import Options, check_readable, evaluate, runs_in
+    from lcrbnn.runs.folder import runs_in
+    from lcrbnn.train.options import Options
+    from lcrbnn.train.reading import check_readable, evaluate
     from lcrbnn.zoo import named
 
     options = Options(args.device, args.data_folder, workers=args.workers, patience=args.patience)

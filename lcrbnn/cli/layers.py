@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.analyze.layers import first_images
     from lcrbnn.runs.record import write_record
     from lcrbnn.study.snapshots import draw_maps, draw_weights
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     refuse_members(args.networks, "layers takes runs, for files of the zoo have no latent weights")
     choose(KINDS, args.kind, "kind of figure")

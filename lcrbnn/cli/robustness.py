@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.corrupt.table import CORRUPTIONS
     from lcrbnn.runs.progress import Progress
     from lcrbnn.study.robustness import comparison, table
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     groups = {folder: places(folder) for folder in args.runs}
     records = _records(groups, args.records)

@@ -11,7 +11,7 @@ from lcrbnn.errors import number
 
 if TYPE_CHECKING:
     from lcrbnn.study.plan import Part
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 
 def options_of(args: argparse.Namespace, runs: Path) -> Options:
     """How they are carried out, as the options say it; runs of other plans lie in `runs`, a folder a plan."""
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     number(args.ahead, "--ahead", low=0, whole=True)
     reading = {"workers": args.workers, "cache": args.cache, "patience": args.patience}

@@ -117,7 +117,9 @@ def execute(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.numerics import find_device
-    from lcrbnn.train.run import Options, check_places, train_together
+    from lcrbnn.train.opening import check_places
+    from lcrbnn.train.options import Options
+    from lcrbnn.train.run import train_together
 
     reading = (args.workers, args.cache, args.patience)
     where = (args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)

@@ -19,7 +19,7 @@ from lcrbnn.data.tree import other_names
 from lcrbnn.errors import InputError, choose, number
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train.numerics import find_device
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.train.signals import StopRequest
 from lcrbnn.train.sources import splits_of
 from lcrbnn.train.subject import Subject

@@ -267,3 +267,13 @@ def _read(path: Path, kind: type, what: str) -> Any:
     if not isinstance(found, kind):
         raise InputError(f"{path} cannot be read: it holds no {what}")
     return found
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs in a folder: itself, or its seed-N folders in the order of N."""
+    if RunFolder(path).exists():
+        return [path]
+    seeds = [p for p in path.glob("seed-*") if re.fullmatch(r"seed-\d+", p.name) and RunFolder(p).exists()]
+    if not seeds:
+        raise InputError(f"there is no run in {path}: neither spec.json nor seed-N folders that have one")
+    return sorted(seeds, key=lambda p: int(p.name.removeprefix("seed-")))

@@ -13,7 +13,9 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.study.figure import BLUE, ORANGE, drawing
 from lcrbnn.train import Spec
 from lcrbnn.train.numerics import one_thread
-from lcrbnn.train.run import check_places, evaluate, train
+from lcrbnn.train.opening import check_places
+from lcrbnn.train.reading import evaluate
+from lcrbnn.train.run import train
 
 
 class Run(NamedTuple):

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.folder import RunFolder, runs_in
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.study.cells import NONE
 from lcrbnn.study.paired import paired
 from lcrbnn.train.build import read_spec
-from lcrbnn.train.run import runs_in
 
 Groups = dict[str, dict[int, Path]]  # by name, then by seed
 Holds = Callable[[Mapping[str, Any]], bool]

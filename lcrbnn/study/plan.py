@@ -21,8 +21,10 @@ from lcrbnn.study.turns import compiled_for, side_by_side
 from lcrbnn.train import Spec
 from lcrbnn.train.ahead import compiled_ahead
 from lcrbnn.train.build import STUDY, check_others, check_spec, refuse_unused
+from lcrbnn.train.opening import check_places
+from lcrbnn.train.options import Options
 from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import Options, check_places, train_together
+from lcrbnn.train.run import train_together
 
 NEEDED = ("recipe", "seeds", "control", "arms")
 KEYS = (*NEEDED, "settings")

@@ -17,7 +17,8 @@ from lcrbnn.runs.record import add_to_record, read_record
 from lcrbnn.study.plan import WHOLE, Job, Part, copy_record, run_jobs
 from lcrbnn.study.promise import Arm, Promise, Table
 from lcrbnn.study.weights import write_weights
-from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
 
 WEIGHTS = "weights"  # the folder, beside the records, of weights that are kept
 LAYERS = "layers"  # the part of a record that says how each layer ended

@@ -12,12 +12,11 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 from lcrbnn.retention import Form
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.folder import RunFolder, runs_in
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.figure import COLORS, drawing, named
 from lcrbnn.train.build import chosen_form, read_spec
 from lcrbnn.train.figures import over_training
-from lcrbnn.train.run import runs_in
 from lcrbnn.train.spec import Spec
 
 MEASURES = ("matrix", "normalization", "reference", "maps", "root")  # of a form: what decides what a ratio is

@@ -20,7 +20,7 @@ from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.evaluate import Accuracy, accuracy
 from lcrbnn.train.numerics import find_device, numerics
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.state import module_arrays, restore_module
 

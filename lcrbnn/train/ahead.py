@@ -29,7 +29,7 @@ from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_fast import FastStep
 
 if TYPE_CHECKING:
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
 _START = "import json, sys; told = json.load(sys.stdin); sys.path[:] = told['path']; "
 _START += "from lcrbnn.train.ahead import work; work(told)"
@@ -87,7 +87,7 @@ def _gone(process: subprocess.Popen[bytes]) -> None:
 
 def work(told: dict[str, Any]) -> None:
     """What such a process does; it ends early with the process that started it. What cannot be made is left out."""
-    from lcrbnn.train.run import Options
+    from lcrbnn.train.options import Options
 
     torch.set_num_threads(told["threads"])
     compiler: Any = torch._inductor.config

@@ -37,7 +37,7 @@ Faults = dict[str, str]  # name of a broken image in its tree: what is wrong wit
 
 
 @dataclass(frozen=True)
-class Reading:
+class Access:
     """How images are read from files: nothing here decides the outcome of a run."""
 
     folder: Path = field(default_factory=data_folder)
@@ -75,7 +75,7 @@ class Splits(NamedTuple):
 
 def open_splits(
     specs: Sequence[Spec],
-    reading: Reading,
+    access: Access,
     device: torch.device,
     held: ExitStack,
     known: Faults | None = None,
@@ -94,16 +94,16 @@ def open_splits(
     if row.tree is None:
         if whole:
             raise InputError(f"augment {min(whole)!r} needs images that are read from files; {row.name} is held whole")
-        learned, watched = splits_of(spec, row, row.load(reading.folder))
+        learned, watched = splits_of(spec, row, row.load(access.folder))
         return [_held(learned, watched, row, device, share)] * runs
-    tree = found_tree(spec, row, reading.folder)
-    with _channel(row, reading, device, BATCH, 1) as checking:
-        broken = {} if not spec.skip_broken else find_broken(spec, reading, device) if known is None else known
+    tree = found_tree(spec, row, access.folder)
+    with _channel(row, access, device, BATCH, 1) as checking:
+        broken = {} if not spec.skip_broken else find_broken(spec, access, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
         _check_all_there(tree)
         digest = tree.train.digest()
         parts = (tree.train, None) if spec.images == "all" else tree.divided(row.held_out)
-        if _cached(len(tree.train), row, whole, reading, device):
+        if _cached(len(tree.train), row, whole, access, device):
             train, valid = (None if one is None else decoded(one, checking) for one in parts)
             assert train is not None
             kept = _held(train, valid, row, device, share)
@@ -113,7 +113,7 @@ def open_splits(
         learned_part, watched_part = parts
         rank, world = share
         own = -(-one.batch // world)  # the most that a process has of a batch
-        channel = held.enter_context(_channel(row, reading, device, own, runs))
+        channel = held.enter_context(_channel(row, access, device, own, runs))
         learning = Stream(learned_part, row, device, channel, rank=rank, world=world)
         watching = None if watched_part is None else Stream(watched_part, row, device, channel)
         about = {"images": "streamed", "workers": channel.pool.workers}
@@ -121,24 +121,24 @@ def open_splits(
     return found
 
 
-def find_broken(spec: Spec, reading: Reading, device: torch.device, share: tuple[int, int] = (0, 1)) -> Faults:
+def find_broken(spec: Spec, access: Access, device: torch.device, share: tuple[int, int] = (0, 1)) -> Faults:
     """Read every training image once, or of several processes this one's part: which are broken, and why."""
     row = data_row(spec)
-    listing = found_tree(spec, row, reading.folder).train
+    listing = found_tree(spec, row, access.folder).train
     own = part(0, len(listing), *share)
-    with _channel(row, reading, device, BATCH, 1) as channel:
+    with _channel(row, access, device, BATCH, 1) as channel:
         return check(listing.take(np.arange(own.start, own.stop)), channel)
 
 
 def open_test(
-    spec: Spec, reading: Reading, device: torch.device, held: ExitStack, names: tuple[str, ...] = ()
+    spec: Spec, access: Access, device: torch.device, held: ExitStack, names: tuple[str, ...] = ()
 ) -> tuple[Source, Faults]:
     """The test images, and those of them that were left out; with names, classes of others are refused."""
     row = data_row(spec, names)
     if row.tree is None:
-        return Batches(row.load(reading.folder).test, row, device), {}
-    listing = found_tree(spec, row, reading.folder).test
-    channel = held.enter_context(_channel(row, reading, device, BATCH, 1))
+        return Batches(row.load(access.folder).test, row, device), {}
+    listing = found_tree(spec, row, access.folder).test
+    channel = held.enter_context(_channel(row, access, device, BATCH, 1))
     broken = check(listing, channel) if spec.skip_broken else {}
     return Stream(without(listing, broken), row, device, channel), broken
 
@@ -211,24 +211,24 @@ def _held(train: Split, valid: Split | None, row: DataSet, device: torch.device,
     return Splits(Batches(train, row, device, *share), watched, {}, {})
 
 
-def _channel(row: DataSet, reading: Reading, device: torch.device, batch: int, shared_by: int) -> Channel:
-    workers = reading.crew(shared_by)
-    return Channel(Pool(row.image, row.margin, batch, workers, patience=reading.patience), device)
+def _channel(row: DataSet, access: Access, device: torch.device, batch: int, shared_by: int) -> Channel:
+    workers = access.crew(shared_by)
+    return Channel(Pool(row.image, row.margin, batch, workers, patience=access.patience), device)
 
 
-def _cached(count: int, row: DataSet, whole: set[str], reading: Reading, device: torch.device) -> bool:
+def _cached(count: int, row: DataSet, whole: set[str], access: Access, device: torch.device) -> bool:
     """Whether all images are held on the device."""
     if whole:
-        if reading.cache == "yes":
+        if access.cache == "yes":
             raise InputError(f"augment {min(whole)!r} reads the files in every epoch: images cannot be cached")
         return False
     size, free = count * row.channels * row.image**2, _free(device)
-    if reading.cache == "yes" and size > free:
+    if access.cache == "yes" and size > free:
         raise InputError(
             f"{count:,} images of {row.image} pixels take {size / 1e9:.1f} GB on the device, and {free / 1e9:.1f} GB "
             "are free: they cannot be cached"
         )
-    return reading.cache == "yes" or (reading.cache == "auto" and size <= min(MOST, free // 4))
+    return access.cache == "yes" or (access.cache == "auto" and size <= min(MOST, free // 4))
 
 
 def _free(device: torch.device) -> int:

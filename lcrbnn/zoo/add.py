@@ -13,8 +13,8 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import note_reading, read_record, write_record
 from lcrbnn.train.build import load_network
 from lcrbnn.train.dataset import data_row
+from lcrbnn.train.options import Options
 from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import Options
 from lcrbnn.train.spec import Spec
 from lcrbnn.zoo import index
 from lcrbnn.zoo.file import read_small, write_small

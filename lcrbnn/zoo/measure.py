@@ -15,7 +15,7 @@ from lcrbnn.train.captured import Answers
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.evaluate import Accuracy, score
 from lcrbnn.train.numerics import find_device, numerics
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 from lcrbnn.zoo.file import Small
 
 DRAWN = 8  # images

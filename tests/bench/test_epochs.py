@@ -7,7 +7,7 @@ import pytest
 from bench.cases import CASES, rehearsed
 from bench.epochs import measure
 from bench.synthetic import known, noise
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 CPU = Options(device="cpu", step="eager")
 CASE = rehearsed(CASES["resnet20"])

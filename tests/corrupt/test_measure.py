@@ -19,7 +19,8 @@ from lcrbnn.errors import InputError, Stopped
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
 from lcrbnn.train.subject import run_subject
 from tests.corrupt.helpers import TEST, digits, know_digits
 from tests.data.trees import as_zip, generated

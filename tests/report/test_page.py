@@ -17,7 +17,8 @@ from lcrbnn.report.html import page
 from lcrbnn.report.markdown import document, safe
 from lcrbnn.report.text import address, plain
 from lcrbnn.train import Spec
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.options import Options
+from lcrbnn.train.run import train
 from tests.report.made import ROOT, SHIFTS, make_records, make_runs
 
 VOID = {"meta", "img", "br", "link", "input", "hr", "col"}

@@ -17,7 +17,8 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import Spec
 from lcrbnn.train.loop import Loop
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.options import Options
+from lcrbnn.train.run import train
 
 ROOT = Path(__file__).parents[2]
 SMALL = Spec(epochs=2, batch=300)  # 4 steps an epoch, the last of 100 images

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from lcrbnn.errors import InputError
 from lcrbnn.train import Spec, ahead
 from lcrbnn.train.ahead import compiled_ahead, prepare, work
-from lcrbnn.train.run import Options
+from lcrbnn.train.options import Options
 
 # torch's compiler uses pieces that torch has deprecated, and so warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")

@@ -15,12 +15,13 @@ from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.folder import RunFolder, runs_in
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import accuracy
-from lcrbnn.train.run import Options, evaluate, runs_in
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
 from tests.train.helpers import OFTEN, SMALL, log, small_run
 
 CPU = torch.device("cpu")

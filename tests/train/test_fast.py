@@ -17,10 +17,10 @@ from lcrbnn.data.digits import read_digits
 from lcrbnn.errors import Failed
 from lcrbnn.study.plan import read_plan
 from lcrbnn.train import Spec
-from lcrbnn.train import run as running
 from lcrbnn.train.batches import Batches
 from lcrbnn.train.build import Parts, build
 from lcrbnn.train.evaluate import look
+from lcrbnn.train.options import STEPS
 from lcrbnn.train.step_eager import EagerStep
 from lcrbnn.train.step_fast import WARM_UP, FastStep
 from tests.train.helpers import OFTEN, ROOT, SMALL, Crash, arrays, crash_after, log, small_run
@@ -128,10 +128,10 @@ def test_far_from_a_checkpoint_the_layer_is_not_looked_for(tmp_path: Path, monke
 
 
 def test_what_a_step_may_be_called(tmp_path: Path) -> None:
-    assert set(running.STEPS) == {"auto", "eager", "fast"}
-    assert not running.STEPS["auto"](CPU)
-    assert running.STEPS["auto"](torch.device("cuda"))
-    assert running.STEPS["fast"](CPU)
+    assert set(STEPS) == {"auto", "eager", "fast"}
+    assert not STEPS["auto"](CPU)
+    assert STEPS["auto"](torch.device("cuda"))
+    assert STEPS["fast"](CPU)
     with pytest.raises(ValueError, match="no kind of step is called 'quick'; there are auto, eager, fast"):
         small_run(tmp_path / "run", options=replace(OFTEN, step="quick"))
 

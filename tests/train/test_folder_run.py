@@ -25,7 +25,8 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
 from lcrbnn.train.build import read_spec
 from lcrbnn.train.dataset import data_row
-from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
 from lcrbnn.train.sources import open_splits, splits_of
 from tests.data.trees import as_folder, as_tar, as_zip, generated
 from tests.train.helpers import Crash, arrays, crash_after, environment, small_run

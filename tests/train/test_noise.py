@@ -22,8 +22,9 @@ from lcrbnn.train.batches import Batch, Batches
 from lcrbnn.train.build import load_network
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.noise import DEVIATIONS, noisy, noisy_accuracy
+from lcrbnn.train.options import Options
 from lcrbnn.train.ranks import Ranks
-from lcrbnn.train.run import Options, train_together
+from lcrbnn.train.run import train_together
 from tests.train.helpers import SMALL, quiet, small_run
 
 CPU = torch.device("cpu")

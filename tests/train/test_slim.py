@@ -14,7 +14,8 @@ from lcrbnn.layers import binary_layers
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.build import build, load_network
-from lcrbnn.train.run import Options, evaluate
+from lcrbnn.train.options import Options
+from lcrbnn.train.reading import evaluate
 from lcrbnn.train.state import module_arrays
 from tests.train.helpers import SMALL, Crash, assert_same, crash_after, small_run
 from tools.slim import slim

@@ -21,7 +21,7 @@ from lcrbnn.train.channel import Channel
 from lcrbnn.train.feeds import StreamFeed
 from lcrbnn.train.pool import Pool
 from lcrbnn.train.seeds import derive
-from lcrbnn.train.sources import Reading, check, decoded, open_splits, open_test, without
+from lcrbnn.train.sources import Access, check, decoded, open_splits, open_test, without
 from lcrbnn.train.stream import Stream
 from tests.data.trees import as_folder, as_tar, as_zip, encoded, generated, smooth
 from tests.train.test_crops import pillow_random
@@ -155,7 +155,7 @@ def top(tmp_path: Path) -> Path:
 
 def test_a_small_set_is_held_and_the_same_as_streamed(top: Path) -> None:
     with ExitStack() as held:
-        found = {cache: open_splits([FOLDER], Reading(top, 0, cache), CPU, held)[0] for cache in ("auto", "yes", "no")}
+        found = {cache: open_splits([FOLDER], Access(top, 0, cache), CPU, held)[0] for cache in ("auto", "yes", "no")}
     assert [type(s.train).__name__ for s in found.values()] == ["Batches", "Batches", "Stream"]
     assert [s.about["images"] for s in found.values()] == ["cached", "cached", "streamed"]
     assert (len(found["no"].train), len(found["no"].valid or ())) == (38, 4)
@@ -187,15 +187,15 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     monkeypatch.setattr("lcrbnn.train.sources._free", lambda device: 10**9)
     with ExitStack() as held, pytest.raises(InputError, match=said):
-        open_splits([FOLDER.but(**change)], Reading(top, **{"workers": 0, **reading}), CPU, held)  # type: ignore[arg-type]  # wrong on purpose
+        open_splits([FOLDER.but(**change)], Access(top, **{"workers": 0, **reading}), CPU, held)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_test_images_are_read_as_they_are_and_broken_ones_are_told(top: Path) -> None:
     with ExitStack() as held:
-        source, broken = open_test(FOLDER.but(skip_broken=True), Reading(top, 0), CPU, held)
+        source, broken = open_test(FOLDER.but(skip_broken=True), Access(top, 0), CPU, held)
         assert len(source) == sum(len(b.labels) for b in source.plain()) == 12
         assert [Path(name).name for name in broken] == ["bad.png"]
-        source, broken = open_test(FOLDER, Reading(top, 0), CPU, held)
+        source, broken = open_test(FOLDER, Access(top, 0), CPU, held)
         assert (len(source), broken) == (13, {})
         with pytest.raises(InputError, match=r"bad.png is broken"):
             list(source.plain())
@@ -207,7 +207,7 @@ def test_large_images_are_evaluated_in_smaller_batches() -> None:
 
 def test_runs_side_by_side_have_processes_of_their_own(top: Path) -> None:
     with ExitStack() as held:
-        two = open_splits([FOLDER, FOLDER.but(seed=1, batch=8)], Reading(top, 0, "no"), CPU, held)
+        two = open_splits([FOLDER, FOLDER.but(seed=1, batch=8)], Access(top, 0, "no"), CPU, held)
         mine, theirs = (s.train.epoch(s_, 0, 8, "usual", 0, 4) for s_, s in enumerate(two))
         mixed = [(next(mine).rows, next(theirs).rows) for _ in range(4)]
         assert torch.equal(torch.cat([a for a, _ in mixed]), two[0].train.order(0, 0)[:32])
@@ -217,14 +217,14 @@ def test_runs_side_by_side_have_processes_of_their_own(top: Path) -> None:
 def test_the_number_of_processes_is_that_of_the_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert [Reading().crew(), Reading().crew(4), Reading(workers=3).crew(4)] == [15, 3, 3]
+    assert [Access().crew(), Access().crew(4), Access(workers=3).crew(4)] == [15, 3, 3]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert Reading().crew() == 3
+    assert Access().crew() == 3
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
-    assert Reading().crew() == 1
+    assert Access().crew() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
     with pytest.raises(InputError, match="the launcher says LOCAL_WORLD_SIZE='many', which is no number"):
-        Reading().crew()
+        Access().crew()
 
 
 def test_odd_images_reach_the_batch(tmp_path: Path) -> None:

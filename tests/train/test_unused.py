@@ -17,8 +17,8 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.study.plan import read_plan, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import GOES_WITH, refuse_unused
+from lcrbnn.train.options import Options
 from lcrbnn.train.recipes import find_recipe, package_recipes
-from lcrbnn.train.run import Options
 from tests.train.helpers import ROOT, SMALL, Crash, crash_after, small_run
 
 QUICK = ["--epochs", "1", "--batch", "300", "--device", "cpu"]

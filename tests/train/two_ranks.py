@@ -28,9 +28,10 @@ from lcrbnn.train import build as building
 from lcrbnn.train.build import build_network
 from lcrbnn.train.channel import Channel
 from lcrbnn.train.loop import Loop
+from lcrbnn.train.options import Options
 from lcrbnn.train.pool import Pool
 from lcrbnn.train.ranks import Ranks, joined
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.run import train
 from lcrbnn.train.shared_norm import share_norms
 from tests.train.helpers import quiet
 from tests.train.test_numbers import Poison

@@ -12,10 +12,11 @@ import torch
 from lcrbnn.analyze.cost import count
 from lcrbnn.cli import main
 from lcrbnn.data.digits import TOP, read_digits
+from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build_network, load_network
-from lcrbnn.train.run import Options, RunFolder
+from lcrbnn.train.options import Options
 from lcrbnn.zoo import index, load, members
 from lcrbnn.zoo.file import read_small, write_small
 from lcrbnn.zoo.index import Member, write_index

@@ -24,8 +24,9 @@ from lcrbnn.engine.format import read_model
 from lcrbnn.layers import BinaryLayer
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build_network
+from lcrbnn.train.options import Options
 from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import Options, train
+from lcrbnn.train.run import train
 from lcrbnn.zoo import index
 from lcrbnn.zoo.add import add_run
 from lcrbnn.zoo.file import Small, read_small
