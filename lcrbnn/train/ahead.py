@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._inductor.config
@@ -24,12 +24,10 @@ from lcrbnn.train.build import build
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.loop import Loop
 from lcrbnn.train.numerics import find_device, numerics
+from lcrbnn.train.options import Options
 from lcrbnn.train.sources import open_splits
 from lcrbnn.train.spec import Spec
 from lcrbnn.train.step_fast import FastStep
-
-if TYPE_CHECKING:
-    from lcrbnn.train.options import Options
 
 _START = "import json, sys; told = json.load(sys.stdin); sys.path[:] = told['path']; "
 _START += "from lcrbnn.train.ahead import work; work(told)"
@@ -87,8 +85,6 @@ def _gone(process: subprocess.Popen[bytes]) -> None:
 
 def work(told: dict[str, Any]) -> None:
     """What such a process does; it ends early with the process that started it. What cannot be made is left out."""
-    from lcrbnn.train.options import Options
-
     torch.set_num_threads(told["threads"])
     compiler: Any = torch._inductor.config
     compiler.autotune_local_cache = False  # what is timed beside other work, to choose between kernels, is not kept
