@@ -35,7 +35,7 @@ class BinaryLayer(nn.Module):
         self.use_latent = False  # see latent_weights()
         self.scales_early = False  # see scaled_early()
         self.watched = ""  # of its own, so that a compiled graph finds the same after hooks came and went
-        self.observing = True  # whether a pass is one of training: see retention.frozen_statistics
+        self.observing = True  # whether a pass is one of training: see retention/frozen.py
 
     def _adopt(self, layer: nn.Conv2d | nn.Linear) -> None:
         self.__dict__.update({k: v for k, v in layer.__dict__.items() if k not in self.__dict__})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NoReturn, Self
 
 import torch
@@ -25,6 +24,7 @@ from lcrbnn.retention.capture import (
 )
 from lcrbnn.retention.draws import drawing_again, plain_pass
 from lcrbnn.retention.form import Form
+from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.retention.look import check_order, check_shapes, one_signed, sentence_on
 from lcrbnn.retention.loss import COEFFICIENTS, Pair, quantization_error, retention_loss
 from lcrbnn.retention.presets import PRESETS
@@ -309,38 +309,6 @@ class Retention(nn.Module):
 
 
 REFERENCES = {"latent": Retention._latent, "weights": Retention._weights, "teacher": Retention._taught}
-
-
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Inside, batch norms in training mode normalise by the batch and leave their running statistics alone.
-
-    So do instance norms, and binary layers with what they remember of their inputs and weights.
-    """
-    norms = [
-        m
-        for m in model.modules()
-        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
-    ]
-    # These go on updating whatever statistics they have; without any they normalise in the same way.
-    instance = [m for m in model.modules() if isinstance(m, nn.modules.instancenorm._InstanceNorm) and m.training]
-    kept = [(m.running_mean, m.running_var) for m in instance]
-    layers = [layer for _, layer in binary_layers(model)]
-    for norm in norms:
-        norm.track_running_stats = False
-    for one in instance:
-        one.running_mean = one.running_var = None
-    for layer in layers:
-        layer.observing = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
-        for one, (mean, var) in zip(instance, kept, strict=True):
-            one.running_mean, one.running_var = mean, var
-        for layer in layers:
-            layer.observing = True
 
 
 def _cast(x: Any, kind: torch.dtype | None) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lcrbnn.errors import InputError
 from lcrbnn.layers import evaluating
 from lcrbnn.retention import Retention
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.train.augment import normalize
 from lcrbnn.train.batches import Batch, Source, evaluation_batch
 from lcrbnn.train.build import REAL, Parts, chosen_form

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.layers import project
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.train.batches import Batch, Source, part
 from lcrbnn.train.build import Parts
 from lcrbnn.train.objective import SUMS, arithmetic, gradients_of, objective, push

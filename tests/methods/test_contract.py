@@ -26,7 +26,7 @@ from lcrbnn.methods.lns import unbiased_loss
 from lcrbnn.methods.rad import distribution_loss
 from lcrbnn.methods.slb import hardness
 from lcrbnn.methods.sq import stage
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
 from lcrbnn.train.objective import objective

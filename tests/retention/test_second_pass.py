@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lcrbnn
 from lcrbnn import Retention
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.retention.frozen import frozen_statistics
 from tests.retention.helpers import IMAGES, small
 
 

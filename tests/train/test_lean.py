@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lcrbnn.layers import BinaryConv2d, fit, scaled_early
 from lcrbnn.methods import METHODS
 from lcrbnn.models import network
-from lcrbnn.retention.regularizer import frozen_statistics
+from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.train.fused_norm import FusedNorm2d, fused_norms
 from lcrbnn.train.kept_clip import KeptClip, kept_clips
 from lcrbnn.train.lean import TOGETHER, Lean, groups
