@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import nn
 
+from lcrbnn.analyze import robust
+from lcrbnn.attack import run as attacking
 from lcrbnn.attack.run import parse_eps
 from lcrbnn.cli import main
+from lcrbnn.data import DATASETS, Images
+from lcrbnn.data.tree import find_tree
 from lcrbnn.errors import InputError
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.groups import compare, find_groups
 from lcrbnn.train import Spec
+from lcrbnn.train.options import Options
 from tests.train.helpers import small_run
 
 ANALYZE = ("--images", "20", "--device", "cpu")
@@ -59,6 +68,24 @@ def test_analyze_writes_a_record_a_run_and_compares_seed_by_seed(
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.json")} == written
     assert main([*words, "--images", "21"]) == 2
     assert "is a record of something else" in capsys.readouterr().err
+
+
+def test_some_images_of_a_tree_stand_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both commands, with digits in the order of their labels, as a tree would have them."""
+    images = DATASETS["digits"].load(Path())
+    ordered = [split.take(np.argsort(split.labels, kind="stable")) for split in (images.train, images.test)]
+    row = replace(DATASETS["digits"], tree=find_tree, load=lambda folder: Images(*ordered))
+    seen: list[set[int]] = []
+    monkeypatch.setattr(robust, "analyze", lambda model, batches, *more: seen.append(set(batches.labels.tolist())))
+    robust.analyze_first(nn.Identity(), row, Options("cpu"), 40, lambda what: None)
+    monkeypatch.setattr(attacking, "target_of", lambda model, row: nullcontext())
+    monkeypatch.setattr(attacking, "figures", lambda verdict: verdict)
+    monkeypatch.setattr(
+        attacking, "attack_all", lambda target, x, labels, *more, **how: seen.append(set(labels.tolist()))
+    )
+    settings = {"images": 40, "eps": ["8/255"], "seed": 0}
+    attacking.attack_first(nn.Identity(), row, settings, {}, Options("cpu"), 40, lambda what: None)
+    assert seen == [set(range(10))] * 2
 
 
 def test_attack_writes_records_and_the_worst_case(

@@ -13,7 +13,7 @@ from lcrbnn.analyze.flips import flip_rates
 from lcrbnn.analyze.ratios import likeness, retention_ratios
 from lcrbnn.analyze.sensitivity import DRAWS, RADII, sensitivity
 from lcrbnn.analyze.surrogate import bounds
-from lcrbnn.data import DataSet, Split
+from lcrbnn.data import DataSet
 from lcrbnn.errors import InputError
 from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.models import Network
@@ -57,12 +57,12 @@ def settings_of(said: Mapping[str, Any], count: int) -> dict[str, Any]:
 def analyze_first(
     model: Network, row: DataSet, options: Options, count: int, tick: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The figures of a network, from the first `count` training images (no test image is looked at)."""
+    """The figures of a network, from `count` training images that stand for all (no test image is looked at)."""
     device = find_device(options.device)
     shown = row.load(options.data_folder).train
     if count > len(shown.labels):
         raise InputError(f"{row.name} has {len(shown.labels):,} training images, and {count:,} are to be looked at")
-    batches = Batches(Split(shown.images[:count], shown.labels[:count]), row, device)
+    batches = Batches(row.some(shown, count), row, device)
     with all_digits():
         return analyze(model.to(device), batches, row, tick)
 

@@ -67,14 +67,15 @@ def attack_first(
     batch: int,
     tick: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The figures of a network on the first test images, by eps; `tick` hears of each attack that is done."""
+    """The figures of a network on some test images, by eps; `tick` hears of each attack that is done."""
     device = find_device(options.device)
     test = row.load(options.data_folder).test
     count = settings["images"]
     if count > len(test.labels):
         raise InputError(f"there are {len(test.labels):,} test images; got --images {count}")
-    images = (torch.from_numpy(test.images[:count]).float() / row.top).to(device)
-    labels = torch.from_numpy(test.labels[:count]).to(device)
+    some = row.some(test, count)
+    images = (torch.from_numpy(some.images).float() / row.top).to(device)
+    labels = torch.from_numpy(some.labels).to(device)
     with all_digits(), target_of(model.to(device), row) as target:
         found = {}
         for eps in settings["eps"]:

@@ -21,10 +21,10 @@ COMMANDS = {
     "train": "train a network into a run folder, or go on with an interrupted run",
     "eval": "read the accuracy of runs, or of networks of the zoo",
     "robustness": "read the error of runs, or of networks of the zoo, on corrupted test images",
-    "export": "write the network of a run as a .bnn file, with one bit a binary weight",
-    "predict": "name what is in pictures, by a .bnn file and the engine",
-    "inspect": "show the graph of a .bnn file, its sizes, kernels and times",
-    "bench": "time the engine against other runtimes on the network of a .bnn file",
+    "export": "write a network as a .bnn or .onnx file, with one bit a binary weight",
+    "predict": "name what is in pictures, by a .bnn file or the zoo, and the engine",
+    "inspect": "show a .bnn file or a network of the zoo: graph, sizes, kernels, times",
+    "bench": "time the engine against other runtimes, on a .bnn file or the zoo's",
     "study": "train the arms of a plan with the same seeds, and compare them",
     "reproduce": "make the paper's tables: run what has no record yet, show what is there",
     "plot": "draw accuracies and ratios over training, from the records of runs",
@@ -36,14 +36,16 @@ COMMANDS = {
     "methods": "list the binarisation methods, or draw their curves",
     "models": "list the networks, with their parameters and operations",
     "cost": "count what a network holds and what an image costs",
-    "analyze": "measure norms of layers, sensitivity, sign flips and retention ratios of runs",
-    "attack": "look for adversarial images around the test images of runs",
+    "analyze": "measure norms, sensitivity, sign flips and ratios of runs, or of the zoo",
+    "attack": "look for adversarial images of runs, or of networks of the zoo",
 }
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        plain = action.default is None or action.default is False or action.required
+        plain = action.default is None or action.default is False or action.default == [] or action.required
+        if isinstance(action.default, list) and not plain:
+            return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return action.help if plain else super()._get_help_string(action)
 
 
@@ -123,7 +125,8 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-        print(f"usage: lcrbnn COMMAND [options]\n\ncommands:\n{rows}\n\nlcrbnn COMMAND --help tells more")
+        more = "lcrbnn COMMAND --help tells more; lcrbnn --version says which this is"
+        print(f"usage: lcrbnn COMMAND [options]\n\ncommands:\n{rows}\n\n{more}")
         return 0
     if argv[0] == "--version":
         print(f"lcrbnn {__version__}")

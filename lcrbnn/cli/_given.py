@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lcrbnn.study.groups import Groups
     from lcrbnn.train.subject import Subject
 
+SPACED = "the first; of images in files, evenly spaced ones"  # which images are taken
 ZOO = "zoo:NAME (lcrbnn zoo lists them)"
 COMMANDS = ("predict", "eval", "export", "inspect", "bench", "robustness", "attack", "analyze", "cost")  # that take it
 

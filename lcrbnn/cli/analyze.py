@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli._given import ZOO, find_groups, find_subject
+from lcrbnn.cli._given import SPACED, ZOO, find_groups, find_subject
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import number
 
@@ -15,7 +15,7 @@ from lcrbnn.errors import number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs in groups, and where the records go."""
     add_groups(parser)
-    parser.add_argument("--images", type=int, default=256, help="training images that are looked at")
+    parser.add_argument("--images", type=int, default=256, help=f"training images that are looked at: {SPACED}")
     parser.add_argument("--layers", action="store_true", help="a line a layer too")
     add_options(parser)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli._given import find_groups, find_subject
+from lcrbnn.cli._given import SPACED, find_groups, find_subject
 from lcrbnn.cli.analyze import add_groups
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError, number
@@ -15,12 +15,15 @@ from lcrbnn.errors import InputError, number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs in groups, the attacks, and how much of them."""
+    from lcrbnn.attack.table import ATTACKS
+
     add_groups(parser)
-    parser.add_argument("--images", type=int, default=1000, help="first images of the test split")
+    parser.add_argument("--images", type=int, default=1000, help=f"test images: {SPACED}")
     parser.add_argument(
         "--eps", nargs="+", default=["2/255", "8/255"], metavar="EPS", help="how far a pixel may move, of its range"
     )
-    parser.add_argument("--attacks", nargs="+", default=[], metavar="NAME", help="some of them; all if not said")
+    names = ", ".join(ATTACKS)
+    parser.add_argument("--attacks", nargs="+", default=[], metavar="NAME", help=f"some of {names}; all if not said")
     parser.add_argument("--steps", type=int, help="of the gradient attacks, in place of their own")
     parser.add_argument("--restarts", type=int, help="of PGD, in place of its own")
     parser.add_argument("--queries", type=int, help="of the square attack, in place of its own")

@@ -18,7 +18,7 @@ TWIN = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, and how often it runs."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each runtime, 1 to 256")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="images a call")
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="of each runtime, in turns")
 

@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", nargs="*", metavar="MODEL", help=f"a network (lcrbnn models), the folder of a run, or {ZOO}"
     )
     parser.add_argument("--method", help="how it is binarised (lcrbnn methods; irnet if not said), or real")
-    parser.add_argument("--bits", help="1/1 or 1/32, weights and activations; the method's own if not said")
+    parser.add_argument(
+        "--bits", help="weights/activations, such as 1/32 (lcrbnn methods lists them); the method's own if not said"
+    )
     parser.add_argument("--image", type=int, help="side of an image in pixels; the network's own if not said")
     parser.add_argument("--classes", type=int, help="the network's own if not said")
     parser.add_argument("--layers", action="store_true", help="a line a layer too")

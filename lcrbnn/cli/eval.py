@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Runs, and which images to read."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help=f"folder of a run, or of its seed-N folders; or {ZOO}"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help=f"folder of a run, or of its seed-N folders; or {ZOO}, on all test images",
     )
     parser.add_argument(
         "--final", action="store_true", help="read the test split of a finished run; its record notes each reading"

@@ -13,7 +13,7 @@ RUNS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the engine, 1 to 256")
 
 
 def execute(args: argparse.Namespace) -> int:

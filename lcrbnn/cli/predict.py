@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on without pictures that cannot be read, and name them as errors; exit code 1 if all are such",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the engine, 1 to 256")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="folder of a run, of its seed-N folders or of their records, or NAME=FOLDER; several groups are compared "
-        "with the first, seed by seed",
+        help="folder of a run, of its seed-N folders or of their records, or NAME=FOLDER; several groups, six at most "
+        "and of the same data, are compared with the first, seed by seed",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="an .html or .md file")
     parser.add_argument(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcrbnn.cli._given import ZOO, find_subject, places
+from lcrbnn.cli._given import SPACED, ZOO, find_subject, places
 from lcrbnn.cli.train import add_options
 from lcrbnn.errors import InputError
 from lcrbnn.zoo import named
@@ -22,13 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help=f"folder of a run, or of its seed-N folders; or {ZOO}"
     )
-    parser.add_argument("--images", type=int, metavar="N", help="the first N test images; all if not said")
+    parser.add_argument("--images", type=int, metavar="N", help=f"only N test images: {SPACED}")
     parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="only these; all 19 if not said")
     parser.add_argument(
         "--refit", action="store_true", help="also with heads fitted anew, on clean and on corrupted training images"
     )
     parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER", help="a CIFAR-10-C or ImageNet-C as published, instead of making one"
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="a CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C as published, instead of making one",
     )
     parser.add_argument(
         "--frost", type=Path, metavar="FOLDER", help="of the photos; frost/ in the data folder if not said"

@@ -88,11 +88,11 @@ def _sources(
         photos = Photos(options.data_folder / FOLDER if wanted.frost is None else wanted.frost, device)
     if wanted.folder is not None:
         return open_folder(wanted.folder, wanted.corruptions, row, images.test, wanted.images, device), photos
-    return Regenerated(_first(images.test, wanted.images), device, photos), photos
+    return Regenerated(_some(row, images.test, wanted.images), device, photos), photos
 
 
-def _first(split: Split, count: int | None) -> Split:
-    return Split(split.images[:count], split.labels[:count])
+def _some(row: DataSet, split: Split, count: int | None) -> Split:
+    return split if count is None else row.some(split, count)
 
 
 def _settings(shown: Corrupted, wanted: Wanted, device: torch.device) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Work:
         self.wanted, self.stop = wanted, stop
         self.device = readers[0].device
         self.names = [name for name in wanted.corruptions if not all(reader.done(name) for reader in readers)]
-        self.clean = Regenerated(_first(images.test, wanted.images), self.device, None)
+        self.clean = Regenerated(_some(readers[0].row, images.test, wanted.images), self.device, None)
         one = -(-shown.images // BATCH)
         total = -(-self.clean.images // BATCH) + one * len(SEVERITIES) * len(self.names)
         if wanted.refit:

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from lcrbnn.data.cifar import load_cifar10, load_small_cifar10
 from lcrbnn.data.digits import TOP, read_digits
 from lcrbnn.data.pixels import read_tree
-from lcrbnn.data.split import Images
+from lcrbnn.data.split import Images, Split
 from lcrbnn.data.tree import Tree, find_tree, tree_of
 from lcrbnn.data.walk import KAGGLE
+
+Rows = TypeVar("Rows", bound=Any)  # of NumPy or of torch
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,17 @@ class DataSet:
     names: tuple[str, ...] = ()  # of the classes; without, they are numbered
     tree: Callable[[Path], Tree] | None = None  # where images are read from files
     margin: float = 1.0  # there: the shorter side of a whole image in evaluation, over that of its middle
+
+    def standing_for(self, rows: Rows, total: int) -> Rows:
+        """Rows 0, 1, ... of as many images, made to stand for all: the first; of a tree, evenly spaced ones.
+
+        A tree lies class by class, so that its first images are of one class.
+        """
+        return rows if self.tree is None else rows * total // len(rows)
+
+    def some(self, split: Split, count: int) -> Split:
+        """So many images that stand for a split."""
+        return split.take(self.standing_for(np.arange(count), len(split.labels)))
 
     def sized(self, side: int, classes: int, *, skip_broken: bool = False, names: tuple[str, ...] = ()) -> DataSet:
         """The same with images of another side, or with this number of classes, or without the broken ones.

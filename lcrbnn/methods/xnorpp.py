@@ -27,7 +27,8 @@ class XnorPlusWeight(WeightBinarizer):
 
     `case` picks the shape of Gamma: 1 one number a channel, 2 one an output value, 3 channel x position, 4 channel x
     row x column (the paper's best, the default). Cases 2 to 4 fix the image size: the layer must hear its output
-    size first (`lcrbnn.fit`; `lcrbnn.network` and `lcrbnn.convert` see to it). A linear layer has case 1 only.
+    size first (`lcrbnn.fit`; `lcrbnn.network` sees to it, and `lcrbnn.binarize` if it is given an `example`). A linear
+    layer has case 1 only.
     """
 
     def __init__(self, weight: Tensor, *, case: int = 4) -> None:

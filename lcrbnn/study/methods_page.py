@@ -34,7 +34,7 @@ def _overview(refusal: Callable[[Method], str]) -> str:
     anchors = _anchors()
     for row in METHODS.values():
         good = [b for b in row.activation_bits if not refusal(row.configure(f"1/{b}"))]
-        bits = ", ".join(f"1/{b}" for b in row.activation_bits)
+        bits = ", ".join(row.bit_widths)
         shipped = ", ".join(f"1/{b}" for b in good) or "no"
         summary = row.summary.replace("|", "\\|")
         lines.append(f"| [{row.name}](#{anchors[row.name]}) | {row.paper} | {summary} | {bits} | {shipped} |")

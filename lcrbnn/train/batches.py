@@ -105,9 +105,8 @@ class Source(ABC):
         """Some images as they are: uint8."""
 
     def sample_rows(self, count: int) -> Tensor:
-        """Rows that stand for the split: the first; of a tree, which lies class by class, evenly spaced ones."""
-        rows = torch.arange(count, device=self.labels.device)
-        return rows if self.row.tree is None else rows * len(self) // count
+        """Rows that stand for the split."""
+        return self.row.standing_for(torch.arange(count, device=self.labels.device), len(self))
 
     def sample(self, count: int) -> Batch:
         """These images as they are: uint8."""

@@ -17,7 +17,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train import state
 from lcrbnn.train.batches import Source
-from lcrbnn.train.build import Parts, build
+from lcrbnn.train.build import RUNS, Parts, build
 from lcrbnn.train.captured import Answers
 from lcrbnn.train.evaluate import Look, accuracy, look
 from lcrbnn.train.noise import noisy_accuracy
@@ -91,6 +91,7 @@ class Loop:
         self.images = ""  # digest of the training images, if they are files
         self.about: dict[str, Any] = {}  # how images are read from files
         self.waited = 0.0  # share of the last epoch's steps in which there were no images yet
+        self.runs = RUNS  # of studies, where the spec names one of them
         self.label = ""  # before each line about this run, where there are several
         self.steps = train.steps(spec.batch, spec.drop_last, spec.accumulate)
         self.answers = Answers(parts.model, spec, capture=step.captured)
@@ -178,7 +179,7 @@ class Loop:
         If that is further back than REPLAYED steps, it stays unknown.
         """
         self.progress.say(f"bad numbers at step {bad.epoch * self.steps + bad.step}: looking for the layer")
-        parts = build(self.spec, self.train.labels.device, ranks=self.ranks)
+        parts = build(self.spec, self.train.labels.device, ranks=self.ranks, runs=self.runs)
         step = EagerStep(self.spec, parts, self.train, self.ranks)
         twin = Loop(self.spec, parts, step, self.train, None, self.folder, save_seconds=0, ranks=self.ranks)
         twin.reopen()

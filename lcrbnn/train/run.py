@@ -178,7 +178,7 @@ def _loops(
         seconds = options.save_seconds
         loop = Loop(spec, built[folder], step, found.train, found.valid, folder, save_seconds=seconds, ranks=ranks)
         loop.broken, loop.about, loop.classes = found.broken, found.about, found.classes
-        loop.images = found.digest
+        loop.images, loop.runs = found.digest, options.runs
         for what, name in (("the teacher", spec.teacher), ("the run to start from", spec.start)):
             if name and loop.classes:
                 check_classes(run_named(name, options.runs), loop.classes, what)

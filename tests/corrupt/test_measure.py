@@ -23,7 +23,7 @@ from lcrbnn.train.options import Options
 from lcrbnn.train.reading import evaluate
 from lcrbnn.train.subject import run_subject
 from tests.corrupt.helpers import TEST, digits, know_digits
-from tests.data.trees import as_zip, generated
+from tests.data.trees import CLASSES, as_zip, generated
 from tests.train.helpers import small_run
 
 SOME = ("contrast", "gaussian_noise", "frost")
@@ -205,6 +205,23 @@ def test_runs_that_learned_other_classes_are_not_read_together(tmp_path: Path) -
     runs = [small_run(tmp_path / p.stem, spec, Options("cpu", p, workers=0)) for p in (images, other)]
     with pytest.raises(InputError, match=r"learned the same classes; only some learned bee, wasp$"):
         measure([(run_subject(run), None) for run in runs], Options("cpu", images))
+
+
+def test_some_images_of_a_tree_are_of_all_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = as_zip(generated(train=12, val=2, size=(32, 32)), tmp_path / "a.zip")
+    run = small_run(
+        tmp_path / "run", Spec(data="folder", side=32, epochs=1, batch=12), Options("cpu", images, workers=0)
+    )
+    seen: list[list[int]] = []
+    whole = measuring.Regenerated
+
+    def noted(split: Split, *more: object) -> object:
+        seen.append(split.labels.tolist())
+        return whole(split, *more)  # type: ignore[arg-type]  # a device and photos
+
+    monkeypatch.setattr(measuring, "Regenerated", noted)
+    measure([(run_subject(run), None)], Options("cpu", images), Wanted(corruptions=("contrast",), images=len(CLASSES)), quiet)
+    assert seen == [list(range(len(CLASSES)))] * 2
 
 
 def test_runs_of_two_data_sets_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:

@@ -118,3 +118,14 @@ def test_data_sets_are_looked_for_where_the_environment_says(
     if said is not None:
         monkeypatch.setenv("LCRBNN_DATA", said)
     assert data_folder() == Path(folder)
+
+
+def test_some_images_of_a_tree_are_of_all_its_classes() -> None:
+    """It lies class by class; other data sets are in no order, and their first images are taken."""
+    labels = np.repeat(np.arange(4), 6)
+    split = Split(np.arange(24, dtype=np.uint8).reshape(-1, 1, 1, 1), labels)
+    for name, rows in (("folder", [0, 6, 12, 18]), ("digits", [0, 1, 2, 3])):
+        some = DATASETS[name].some(split, 4)
+        assert some.images.ravel().tolist() == rows
+        assert some.labels.tolist() == labels[rows].tolist()
+    assert DATASETS["folder"].some(split, 24).images.ravel().tolist() == list(range(24))

@@ -118,6 +118,15 @@ def test_a_fast_run_names_the_layer_of_bad_numbers_by_an_eager_replay(tmp_path: 
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+def test_the_replay_finds_what_the_run_was_started_with_where_the_run_found_it(tmp_path: Path) -> None:
+    """A run of a study that is not in `runs`, the usual place."""
+    options = replace(OFTEN, step="fast", save_seconds=1000.0, runs=tmp_path / "elsewhere")
+    small_run(options.runs / "plan" / "arm" / "seed-0")
+    spec = SMALL.but(lr=1e25, schedule="constant", start="study:plan/arm/seed-0")
+    with pytest.raises(Failed, match=r"bad numbers at step \d+ .*: .*(layer|parameter|gradient of) "):
+        small_run(tmp_path / "run", spec, options)
+
+
 def test_far_from_a_checkpoint_the_layer_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs side by side would wait for the replay."""
     monkeypatch.setattr("lcrbnn.train.loop.REPLAYED", 0)
