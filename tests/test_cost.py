@@ -38,6 +38,25 @@ def test_counting_leaves_the_network_as_it_was() -> None:
     assert not any(m._forward_hooks for m in net.modules())
 
 
+def test_a_linear_layer_takes_every_token() -> None:
+    cost = count(nn.Sequential(nn.Linear(6, 5)), (7, 6))  # 7 tokens of 6 numbers
+    assert cost.real_macs == 7 * 6 * 5
+
+
+def test_windows_of_pools_need_not_be_square() -> None:
+    net = nn.Sequential(nn.MaxPool2d((2, 3)), nn.AvgPool2d((1, 2)))
+    assert count(net, (2, 4, 12)).element_wise == (6 - 1) * 2 * 2 * 4 + 2 * 2 * 2 * 2
+
+
+class Raised(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 1) + x
+
+
+def test_a_number_that_is_added_to_a_map_is_no_map() -> None:
+    assert count(Raised(), (2, 3, 3)).element_wise == 18  # of the second sum alone
+
+
 class Skip(nn.Module):
     def __init__(self) -> None:
         super().__init__()

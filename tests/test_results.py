@@ -19,6 +19,7 @@ from lcrbnn.methods import method
 from lcrbnn.study.layers import map_table, rank_correlation, weight_table
 from lcrbnn.study.promise import Arm, Promise, read_promise
 from lcrbnn.study.results import progress, render, render_table
+from lcrbnn.study.sound import check_run
 from lcrbnn.study.weights import file_digest, read_weights, recompute
 from lcrbnn.train.options import Options
 from lcrbnn.train.spec import Spec, option_values
@@ -128,6 +129,19 @@ def test_one_run_has_no_interval_and_missing_ones_are_said(promise: Promise) -> 
     assert kept == ["with", "1 of 3", "80.6", "80.00 (–)", "–", "−0.60", "+1.00", "–", "–", "+0.6", ".0040"]
     assert cells(promise, "b")[1][:3] == ["single", "not run", "70.0"]
     assert progress(promise, promise.tables["a"]) == (0, 2, 2, 6)
+
+
+def test_an_interval_of_a_percentage_ends_at_0_and_100(promise: Promise) -> None:
+    for seed, (a, b) in enumerate([(99.0, 0.5), (99.8, 1.0), (99.9, 3.0)]):
+        put(promise, "one/none", seed, a)
+        put(promise, "one/kept", seed, b)
+    # deviations 0.493 and 1.323 over the root of 3, times 4.3027: the means lie 1.23 and 3.29 from each end
+    assert [row[4] for row in cells(promise, "a")] == ["[98.34, 100.00]", "[0.00, 4.79]"]
+
+
+def test_a_row_without_a_run_of_its_control_has_no_gain(promise: Promise) -> None:
+    put(promise, "one/kept", 0, 80.0, share=0.02)
+    assert cells(promise, "a")[1][3:] == ["80.00 (–)", "–", "−0.60", "–", "–", "–", "+0.6", ".0200"]
 
 
 def test_gains_of_two_arms_are_compared_seed_by_seed(promise: Promise) -> None:
@@ -284,6 +298,13 @@ def test_a_record_that_a_table_cannot_use_is_one_sentence(
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_a_reading_of_no_image_is_refused_for_data_of_any_size() -> None:
+    reading = {"split": "test", "top1": 80.0, "images": 0}
+    record = {"kind": "train", "settings": {"data": "tree"}, "figures": {"last": {"train": 7.0}}, "readings": [reading]}
+    with pytest.raises(InputError, match=r"a reading is of 0 images$"):
+        check_run(record, Path("a.json"))
 
 
 def test_recipes_say_what_their_runs_came_to() -> None:

@@ -12,7 +12,9 @@ from lcrbnn.analyze.ratios import likeness, retention_ratios
 from lcrbnn.analyze.sensitivity import sensitivity
 from lcrbnn.cli import main
 from lcrbnn.data.digits import TOP, read_digits
+from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.study.groups import find_groups
 from lcrbnn.train import Spec
 from lcrbnn.train.build import load_network
 from tests.train.helpers import small_run
@@ -149,5 +151,9 @@ def test_a_damaged_record_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(json.dumps(record))
     assert main(words) == 2
     assert "is damaged: its figures lack something; remove it to measure again" in capsys.readouterr().err
-    assert main(["analyze", f"../up={tmp_path / 'run'}"]) == 2
-    assert "the name of a group is one of a folder, without a slash" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b"])
+def test_a_group_is_named_as_a_folder_inside_another(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the name of a group is one of a folder, without a slash"):
+        find_groups([f"{name}={tmp_path}"])

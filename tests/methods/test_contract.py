@@ -95,6 +95,9 @@ def test_rads_loss_is_that_of_each_channel_before_the_sign_and_ends_early() -> N
     expected = 2 * distribution_loss(channels.mean(1), channels.std(1, correction=0))
     torch.testing.assert_close(binarizer.penalty().detach(), expected)
     assert binarizer.penalty() is None  # handed over once
+    binarizer.advance(59.9 / 65)
+    binarizer(x)
+    torch.testing.assert_close(binarizer.penalty().detach(), expected)
     binarizer.advance(60 / 65)
     binarizer(x)
     assert float(binarizer.penalty().detach()) == 0
@@ -347,6 +350,9 @@ def test_a_step_is_one_graph(chosen: Method) -> None:
         (lambda w: method("abc-net", activation_bases=9).activation_binarizer(1), "activation bases of abc-net must"),
         (lambda w: method("bnn+", power=3).weight_binarizer(w), "power of bnn.'s regulariser must be"),
         (lambda w: method("bnn+", beta=0.0).activation_binarizer(1), "beta of bnn. must be"),
+        (lambda w: method("bnn+", penalty=-1).weight_binarizer(w), "penalty of bnn. must be"),
+        (lambda w: method("lns", penalty=-1).weight_binarizer(w), "penalty of lns must be"),
+        (lambda w: method("siman", cut=0.6).weight_binarizer(w), "cut of siman must be"),
         (lambda w: method("proxybnn", penalty=-1).weight_binarizer(w), "penalty of proxybnn must be"),
         (lambda w: method("lns", flips=0.5).weight_binarizer(w), "share of flipped labels of lns must be"),
         (lambda w: method("slb", growth=0.5).weight_binarizer(w), "growth of slb must be"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -102,3 +104,64 @@ def test_learned_levels_start_from_the_weights_that_the_network_starts_from(name
     layer = BinaryConv2d.of(given, METHODS[name])
     level = layer.weight_binarizer.alpha if name == "bnn+" else layer.weight_binarizer.soft.bound
     assert float(level.detach()) == pytest.approx(factor * float(given.weight.detach().abs().mean()), rel=1e-5)
+
+
+def test_a_learned_bound_below_0_counts_by_its_size() -> None:
+    """A step of training may take it there: levels must not trade places."""
+    x = torch.linspace(-2, 2, 9).reshape(1, 1, 1, -1)
+    values, slopes = [], []
+    for bound in (0.7, -0.7):
+        binarizer = METHODS["dsq"].activation_binarizer(1)
+        assert binarizer is not None
+        torch.nn.init.constant_(binarizer.soft.bound, bound)
+        given = x.clone().requires_grad_()
+        value = binarizer(given).value()
+        values.append(value.detach())
+        slopes.append(torch.autograd.grad(value.sum(), given)[0])
+    assert values[0].flatten().tolist() == pytest.approx([-0.7] * 4 + [0.7] * 5)
+    assert torch.equal(values[1], values[0])
+    assert torch.equal(slopes[1], slopes[0])
+
+
+def test_abc_nets_learned_shift_moves_the_threshold_the_other_way() -> None:
+    binarizer = method("abc-net", activation_bases=2).activation_binarizer(1)
+    assert binarizer is not None
+    with torch.no_grad():
+        binarizer.shift.copy_(torch.tensor([0.9, 0.7]))  # +1 from -0.4 and from -0.2 on
+        binarizer.scale.copy_(torch.tensor([1.0, 4.0]))
+    value = binarizer(torch.tensor([-0.5, -0.3, 0.0]).reshape(1, 1, 1, -1)).value()
+    assert value.flatten().tolist() == [-5, -3, 5]
+
+
+def test_rads_statistics_are_as_wide_as_float32() -> None:
+    binarizer = METHODS["rad"].activation_binarizer(3)
+    assert binarizer is not None
+    x = torch.randn(6, 3, 4, 4).bfloat16().requires_grad_()
+    penalties = []
+    for given in (x, x.detach().float().requires_grad_()):
+        binarizer(given)
+        penalties.append(binarizer.penalty().detach())
+    torch.testing.assert_close(*penalties, rtol=1e-6, atol=0)
+
+
+DEFAULTS = {
+    "bnn+": {"beta": 5.0, "power": 1, "penalty": 1e-6},
+    "lns": {"penalty": 0.1, "flips": 0.1},
+    "proxybnn": {"penalty": 1e-3},
+    "biper": {"frequency": 20.0, "penalty": 0.037, "switch": 2 / 3, "shift": False},
+    "rad": {"limit": 1.0, "penalty": 2.0},
+    "siman": {"cut": 0.15},
+    "slb": {"growth": pytest.approx(1.03**250)},
+    "reste": {"o_end": 3.0},
+    "irnet": {"t_min": 1e-3, "t_max": 1e1},
+    "rbnn": {"t_min": 1e-2, "t_max": 1e1},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_options_that_are_not_said_are_those_of_the_papers_and_codes(name: str) -> None:
+    row = METHODS[name]
+    for make in (row.weight, row.activation):
+        taken = {p.name: p.default for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        assert taken == {option: DEFAULTS[name][option] for option in taken}
+    assert set(DEFAULTS[name]) == set(row.option_names())

@@ -93,6 +93,25 @@ def test_eq_8_equals_the_squared_norm_of_the_cross_correlation() -> None:
         assert float(sigma) == pytest.approx(float(torch.linalg.matrix_norm(g, 2) ** 2))
 
 
+def test_norms_of_channel_matrices_are_the_same_together_and_alone() -> None:
+    """Of one height and width, with other numbers of channels before or after."""
+    sizes = [(4, 6), (4, 5), (3, 6), (4, 6)]
+    maps = [tuple(torch.randn(2, c, 3, 3, dtype=torch.float64) for c in pair) for pair in sizes]
+    form = PRESETS["official"].but(iterations=5)
+    for sigma, pair in zip(spectral_norms(maps, form, START), maps, strict=True):
+        torch.testing.assert_close(sigma, spectral_norms([pair], form, START)[0])
+
+
+def test_ratios_carry_no_gradient_and_are_1_where_the_reference_is_0() -> None:
+    ours, theirs = pairs(2, grad=True), pairs(2, seed=1)
+    theirs[0] = (torch.zeros_like(theirs[0][0]), torch.zeros_like(theirs[0][1]))
+    found = retention_loss(ours, theirs, PAPER, START)
+    ratios = found.ratios()
+    assert found.loss.requires_grad
+    assert not ratios.requires_grad
+    assert ratios.tolist() == [1, pytest.approx(float(found.binary[1].detach() / found.reference[1]))]
+
+
 def test_the_quantisation_error_by_hand() -> None:
     w = torch.tensor([[1.0, -3.0], [0.5, 0.5]], requires_grad=True)
     loss = quantization_error([w])  # alpha 2 and 0.5: residuals -1, -1 and 0, 0

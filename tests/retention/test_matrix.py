@@ -133,6 +133,21 @@ def test_maps_without_a_direction_stay_finite(kind: str, normalization: str, fil
     assert torch.isfinite(value).all()
 
 
+@every_normalization
+@pytest.mark.parametrize("side", [0, 1], ids=["front", "back"])
+def test_a_channel_matrix_of_one_trained_map_has_its_gradient(side: int, normalization: str) -> None:
+    """The other map may be an image, or what a frozen layer gave."""
+    maps = [torch.randn(3, 2, 4, 4, dtype=torch.float64) for _ in range(2)]
+    u, v = torch.randn(2, 3, 2).double()
+    found = []
+    for trained in ((side,), (0, 1)):
+        given = [x.clone().requires_grad_(i in trained) for i, x in enumerate(maps)]
+        value = MATRICES["channel"](*given, normalization).quadratic(u, v).sum()
+        found.append(torch.autograd.grad(value, given[side])[0])
+    assert found[1].abs().max() > 0
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=0)
+
+
 def test_unit_and_centered_forms_do_not_see_the_size_of_activations() -> None:
     front, back = torch.randn(4, 3, 4, 4), torch.randn(4, 3, 4, 4)
     for normalization, alike in (("raw", False), ("unit", True), ("centered", True)):
@@ -141,7 +156,8 @@ def test_unit_and_centered_forms_do_not_see_the_size_of_activations() -> None:
         assert torch.allclose(one, two, atol=1e-6) == alike
 
 
-def test_a_constant_row_that_rounding_leaves_a_little_off_zero_has_no_direction() -> None:
-    x = torch.full((3, 4, 7, 7), 0.1)
+@pytest.mark.parametrize("number", [0.1, -0.1])
+def test_a_constant_row_that_rounding_leaves_a_little_off_zero_has_no_direction(number: float) -> None:
+    x = torch.full((3, 4, 7, 7), number)
     assert (x.flatten(1) - x.flatten(1).mean(1, keepdim=True)).abs().max() > 0
     assert (MATRICES["square"](x, x, "centered").small() == 0).all()
