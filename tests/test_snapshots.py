@@ -45,6 +45,11 @@ def test_a_sample_is_of_ten_thousand_weights_at_the_same_places_in_every_network
     assert third.std() == pytest.approx(one.layer3[1].conv1.weight.std().item(), rel=0.03)
 
 
+def test_a_histogram_reaches_as_far_below_0_as_above() -> None:
+    (found,) = histograms({"a": {"l": torch.tensor([-3.0, -0.1, 0.1, 0.9])}}, 3)["a"].values()
+    assert (found.low, found.high, found.counts) == (-3.0, 3.0, [1, 3, 0])
+
+
 def test_histograms_of_a_layer_share_their_bins() -> None:
     found = histograms({"b": {"l": torch.tensor([-2.0, 0.1, 2.0])}, "a": {"l": torch.tensor([-1.0, 0.0, 1.0])}}, 5)
     assert (found["a"]["l"].low, found["a"]["l"].high) == (found["b"]["l"].low, found["b"]["l"].high) == (-2.0, 2.0)

@@ -36,6 +36,13 @@ def test_a_sign_has_no_lipschitz_constant() -> None:
     assert means[1] / means[2] == pytest.approx(10, rel=0.05)
 
 
+def test_middle_and_largest_ratio_of_image_pairs_by_hand() -> None:
+    # images 0, 1, 3 and 6 in one pixel, squared: the pairs have ratios 1, 3, 4, 6, 7 and 9
+    pixels = torch.tensor([0.0, 1.0, 3.0, 6.0]).reshape(4, 1, 1, 1)
+    found = sensitivity(lambda x: x.flatten(1).square(), pixels)["pairs"]
+    assert list(found.values()) == pytest.approx([5, 5, 8, 8.9, 9], rel=1e-6)
+
+
 def test_directions_belong_to_an_image_not_to_a_batch() -> None:
     pixels = torch.rand(6, 1, 4, 4)
 

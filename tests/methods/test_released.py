@@ -144,6 +144,18 @@ def test_rads_statistics_are_as_wide_as_float32() -> None:
     torch.testing.assert_close(*penalties, rtol=1e-6, atol=0)
 
 
+FIXED = ("xnor", "bireal", "hwgq", "horq", "dorefa", "irnet", "lns", "proxybnn", "abc-net", "sq-bwn", "bwnh")
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_scale_that_is_measured_takes_no_gradient(name: str) -> None:
+    weight = torch.randn(4, 3, 3, 3, requires_grad=True)
+    binary = METHODS[name].weight_binarizer(weight.detach())(weight)
+    assert binary.signs.requires_grad
+    assert binary.scale is not None
+    assert not binary.scale.requires_grad
+
+
 DEFAULTS = {
     "bnn+": {"beta": 5.0, "power": 1, "penalty": 1e-6},
     "lns": {"penalty": 0.1, "flips": 0.1},

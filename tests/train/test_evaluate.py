@@ -89,6 +89,16 @@ def test_the_five_best_are_counted_from_six_classes_on() -> None:
         assert (accuracy(Answers(Ranked(), SMALL), few).top5 is not None) == counted
 
 
+def test_the_loss_of_a_reading_is_the_mean_cross_entropy_of_its_images() -> None:
+    torch.manual_seed(1)
+    labels = np.arange(40) % 10
+    images = torch.randint(17, (40, 1, 2, 5), dtype=torch.uint8).numpy()
+    batches = Batches(Split(images, labels), DATASETS["digits"], CPU)
+    (batch,) = batches.plain(40)
+    expected = nn.functional.cross_entropy(Ranked()(batch.images), batch.labels).item()
+    assert accuracy(Answers(Ranked(), SMALL), batches).loss == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_run_on_all_images_has_no_validation_split(tmp_path: Path) -> None:
     small_run(tmp_path / "run", SMALL.but(images="all", epochs=1))
     assert log(tmp_path / "run")[0]["valid"] is None

@@ -311,6 +311,16 @@ def test_another_seed_starts_from_other_weights_and_the_same_seed_from_the_same(
     assert not torch.equal(one, other)
 
 
+def test_a_batch_counts_as_often_as_it_has_images() -> None:
+    spec = SMALL.but(weight=3.0)
+    parts = build(spec, CPU)
+    found = objective(spec, parts, torch.randn(6, 1, 8, 8), torch.arange(6), 3.0)
+    assert parts.retention.lip > 0
+    loss, lip, correct, seen = found.sums.tolist()
+    assert (loss, lip) == pytest.approx((6 * found.loss.item(), 6 * parts.retention.lip.item()), rel=1e-6)
+    assert 0 <= correct <= seen == 6
+
+
 def test_labels_are_smoothed_as_the_spec_says() -> None:
     spec = SMALL.but(label_smoothing=0.2)
     parts = build(spec, CPU)
