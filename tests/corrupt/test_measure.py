@@ -68,6 +68,7 @@ def test_a_record_says_what_was_read(trained: Path, data: Path, tmp_path: Path) 
     assert record["settings"]["run"]["seed"] == 1
     assert record["settings"]["images"] == 20
     assert record["settings"]["corrupted_images"] == "regenerated"
+    assert (record["settings"]["seed"], record["settings"]["device"]) == (0, "cpu")
     assert record["figures"]["complete"] is True
     assert "readings" not in record
     assert list(record["figures"]["errors"][AS_TRAINED]) == list(SOME)
@@ -102,6 +103,28 @@ def test_an_interrupted_reading_goes_on_and_ends_alike(
 
     monkeypatch.setattr(Reader, "features", never)
     assert read(trained / "seed-0", tmp_path / "part.json", data, refit=True).errors == whole.errors
+
+
+def test_runs_that_are_read_together_have_each_its_own_errors(trained: Path, data: Path, tmp_path: Path) -> None:
+    wanted = Wanted(images=40, corruptions=SOME[:2])
+    subjects = [(run_subject(trained / name, finished=True), None) for name in ("seed-0", "seed-1")]
+    first, second = measure(subjects, Options("cpu", data), wanted, quiet)
+    for reader, name in ((first, "seed-0"), (second, "seed-1")):
+        alone = read(trained / name, tmp_path / f"{name}.json", data, images=40, corruptions=SOME[:2])
+        assert (reader.clean, reader.errors) == (alone.clean, alone.errors)
+    assert first.errors != second.errors
+
+
+def test_more_images_than_there_are_are_refused(trained: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--images must be a whole number from 1 to {TEST}; got {TEST + 1}"):
+        read(trained / "seed-0", tmp_path / "r.json", data, images=TEST + 1)
+
+
+def test_the_last_batch_is_read_also_where_it_is_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "BATCH", 2)
+    shown = list(measuring._in_order(torch.arange(5), torch.arange(5) + 10))
+    assert [part.images.tolist() for part in shown] == [[0, 1], [2, 3], [4]]
+    assert [part.labels.tolist() for part in shown] == [[10, 11], [12, 13], [14]]
 
 
 def test_a_signal_ends_it_after_the_network_at_hand(

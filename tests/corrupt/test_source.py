@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor
 
-from lcrbnn.corrupt.noise import _cumulated, draw_counts, draw_impulses
+from lcrbnn.corrupt.blur import draw_angle, draw_moves
+from lcrbnn.corrupt.digital import draw_elastic
+from lcrbnn.corrupt.noise import _cumulated, draw_counts, draw_impulses, draw_normal
 from lcrbnn.corrupt.source import _STEP, Source, _scrambled
+from lcrbnn.corrupt.spatter import draw_liquid
+from lcrbnn.corrupt.weather import draw_plasma, draw_snow
 
 ROWS = torch.arange(200)
 
@@ -86,3 +92,38 @@ def test_salt_and_pepper_are_as_frequent_as_was_asked() -> None:
     (found,) = draw_impulses(Source("i", ROWS), torch.zeros(200, 3, 32, 32), 0.07)
     assert abs((found == 1).double().mean() - 0.035) < 0.002
     assert abs((found == -1).double().mean() - 0.035) < 0.002
+
+
+IMAGES = torch.zeros(200, 3, 16, 16, dtype=torch.uint8)
+
+
+def even(drawn: Tensor, low: float, high: float) -> None:
+    """Each from low to high, and all of that."""
+    assert low <= drawn.min() < low + 0.05 * (high - low)
+    assert high - 0.05 * (high - low) < drawn.max() <= high
+    assert drawn.double().mean() == pytest.approx((low + high) / 2, abs=0.1 * (high - low))
+
+
+def test_angles_moves_and_fields_are_drawn_over_the_published_ranges() -> None:
+    (angle,) = draw_angle(Source("m", ROWS), IMAGES, (10, 3))
+    even(angle, -45, 45)
+    (moves,) = draw_moves(Source("g", ROWS), IMAGES, (0.7, 2, 3))
+    assert moves.shape == (200, 3, 2, 16, 16)
+    assert moves.unique().tolist() == [-2, -1, 0, 1]
+    points, field = draw_elastic(Source("e", ROWS), IMAGES, (488.0, 170.0, 24.4))
+    even(points, -24.4, 24.4)
+    even(field, -1, 1)
+    (levels,) = draw_plasma(Source("f", ROWS), IMAGES, (0.2, 3.0))
+    assert [level.shape for level in levels] == [(200, 3, k, k) for k in (1, 2, 4, 8)]
+    even(levels[-1], 0, 1)
+    assert levels[-1][0].unique().numel() == 3 * 8 * 8
+
+
+def test_noise_flakes_and_liquid_have_the_mean_and_deviation_of_their_severity() -> None:
+    flakes, fall = draw_snow(Source("s", ROWS), IMAGES, (0.55, 0.3, 4.0, 0.9, 12.0, 8.0, 0.7))
+    even(fall, -135, -45)
+    (liquid,) = draw_liquid(Source("l", ROWS), IMAGES, (0.65, 0.4, 4.0, 0.69, 0.6, 0))
+    (noise,) = draw_normal(Source("n", ROWS), IMAGES, 0.08)
+    for drawn, mean, deviation in ((flakes, 0.55, 0.3), (liquid, 0.65, 0.4), (noise, 0.0, 0.08)):
+        assert drawn.mean() == pytest.approx(mean, abs=0.01)
+        assert drawn.std() == pytest.approx(deviation, rel=0.02)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lcrbnn.corrupt import table
 from lcrbnn.corrupt.constants import CONSTANTS, SIDES
-from lcrbnn.corrupt.photos import Photos, resized
+from lcrbnn.corrupt.photos import SHARE, Photos, resized
 from lcrbnn.corrupt.source import Source
 from lcrbnn.corrupt.table import CORRUPTIONS, corrupt
 from lcrbnn.corrupt.weather import draw_crop, frost
@@ -103,6 +103,16 @@ def test_frost_is_a_piece_of_a_photo_with_its_weight(photos: Photos) -> None:
     assert set(found) == set(range(5))
     wanted = np.clip(0.75 * images.numpy() + 0.45 * crop.numpy(), 0, 255).astype(np.uint8)
     assert np.array_equal(frost(images, (0.75, 0.45), crop).numpy(), wanted)
+
+
+def test_frost_has_the_published_weights_and_sizes_of_its_photos() -> None:
+    """Those of the three published codes: image and frost by severity, and how small a photo is made first."""
+    assert CONSTANTS["frost"] == {
+        32: ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        64: ((1, 0.3), (0.9, 0.4), (0.8, 0.45), (0.75, 0.5), (0.7, 0.55)),
+        224: ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    }
+    assert SHARE == {32: 0.2, 64: 0.3, 224: 1.0}
 
 
 def test_a_photo_is_resized_by_straight_interpolation() -> None:

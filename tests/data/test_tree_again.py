@@ -5,8 +5,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lcrbnn.data.pixels import pillow_square, read_tree
 from lcrbnn.data.tree import find_tree
 from tests.data.trees import CLASSES, as_folder, as_zip, generated, under
 
@@ -63,3 +65,14 @@ def test_a_tar_file_of_a_whole_folder_names_the_folder_itself(tmp_path: Path) ->
         with tarfile.open(tmp_path / "tree" / f"{split}.tar", "w") as archive:
             archive.add(folder, ".")
     assert find_tree(tmp_path / "tree").classes == CLASSES
+
+
+def test_a_broken_image_is_left_out_with_its_label_and_no_other(tmp_path: Path) -> None:
+    tree = generated(train=2, val=2)
+    tree["train/bee/000.JPEG"] = b"no picture"
+    images = read_tree(find_tree, as_folder(tree, tmp_path), side=8, margin=1.0, skip_broken=True)
+    assert images.train.labels.tolist() == [0, 0, 1, 2, 2]
+    for row, name in enumerate(("ant/000", "ant/001", "bee/001", "cat/000", "cat/001")):
+        whole = pillow_square(tree[f"train/{name}.JPEG"], 8, 1.0)
+        assert np.array_equal(images.train.images[row], whole.transpose(2, 0, 1)), name
+    assert images.test.labels.tolist() == [0, 0, 1, 1, 2, 2]

@@ -93,6 +93,65 @@ def test_a_folder_where_a_start_was_cut_short_can_be_used_again(
     assert folder.read_spec() == {"lr": 0.2}
 
 
+@pytest.mark.parametrize("made", ["log", "checkpoint"])
+def test_a_log_or_a_checkpoint_alone_is_not_taken_for_an_empty_folder(folder: RunFolder, made: str) -> None:
+    """Also where the spec is gone, by which a run is known."""
+    if made == "log":
+        folder.append(line(1))
+    else:
+        folder.save(5, numbered(5))
+    folder.spec.unlink()
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        folder.create({})
+    assert len(folder.read_log()) + len(folder.listed()) == 1
+
+
+@pytest.mark.parametrize("made", ["log", "checkpoint", "record", "fault"])
+def test_a_run_that_made_anything_is_not_untouched(folder: RunFolder, made: str) -> None:
+    """A log line, a checkpoint, a record or the details of a fault: each alone is enough."""
+    assert folder.untouched()
+    if made == "log":
+        folder.append(line(1))
+    elif made == "checkpoint":
+        folder.save(5, numbered(5))
+    else:
+        getattr(folder, made).write_text("{}")
+    assert not folder.untouched()
+
+
+def test_where_no_run_was_started_none_is_untouched(tmp_path: Path) -> None:
+    assert not RunFolder(tmp_path).untouched()
+
+
+def test_a_start_is_taken_back_with_its_names_and_the_spec_last(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed on the way it is still a run that made nothing, and afterwards the folder takes another."""
+    gone: list[str] = []
+    unlink = Path.unlink
+
+    def noted(path: Path, missing_ok: bool = False) -> None:
+        gone.append(path.name)
+        unlink(path, missing_ok)
+
+    folder.write_broken({"a": "it is empty"})
+    folder.write_classes(("cat", "dog"))
+    monkeypatch.setattr(Path, "unlink", noted)
+    folder.forget()
+    assert sorted(gone) == ["broken.json", "classes.json", "spec.json"]
+    assert gone[-1] == "spec.json"
+    folder.create({"lr": 0.2})
+    assert folder.read_classes() == ()
+    assert folder.read_broken() is None
+
+
+def test_the_name_of_a_run_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    RunFolder(tmp_path / "run").create({})
+    assert synced[-1] == tmp_path.stat().st_ino
+
+
 @pytest.mark.parametrize("with_spec", [True, False])
 def test_a_folder_with_a_log_or_checkpoints_of_a_run_is_not_taken_for_an_empty_one(
     folder: RunFolder, with_spec: bool
@@ -242,9 +301,11 @@ def test_a_lock_holds_against_other_processes_and_ends_with_its_block(folder: Ru
 
 
 def test_what_a_killed_process_left_half_written_is_removed(folder: RunFolder) -> None:
+    """So are the details of what ended it before: they are not of the run that goes on."""
     path = folder.save(5, numbered(5))
     for half in (folder.path / "record.json.part", folder.checkpoints / "step-000000007.safetensors.part"):
         half.write_bytes(b"half")
+    folder.write_fault({"step": 3})
     (folder.path / "notes.txt").write_text("mine")
     folder.tidy()
     assert names(folder.path) == ["checkpoints", "log.jsonl", "notes.txt", "spec.json"]
@@ -260,3 +321,12 @@ def test_a_disk_that_does_not_take_the_details_of_a_fault_is_no_second_fault(fol
     folder.fault.mkdir()
     folder.write_fault({"step": 3})
     assert list(folder.fault.iterdir()) == []
+
+
+def test_names_beside_the_spec_that_are_none_are_refused(folder: RunFolder) -> None:
+    folder.classes.write_text('{"cat": 0}')
+    with pytest.raises(InputError, match=exactly(f"{folder.classes} cannot be read: it holds no names of classes")):
+        folder.read_classes()
+    folder.broken.write_text('["a.jpg"]')
+    with pytest.raises(InputError, match=exactly(f"{folder.broken} cannot be read: it holds no names of images")):
+        folder.read_broken()

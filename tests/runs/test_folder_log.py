@@ -9,6 +9,7 @@ import pytest
 
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import write_record
 from tests.runs.helpers import exactly, line
 
 
@@ -43,7 +44,9 @@ def test_a_damaged_line_amid_the_log_is_refused_with_its_number(folder: RunFolde
     assert folder.log.read_bytes() == before
 
 
-@pytest.mark.parametrize("bad", [b"3", b"null", b"[]", b"{}", json.dumps({"epoch": 2}).encode()])
+@pytest.mark.parametrize(
+    "bad", [b"3", b"null", b"[]", b"{}", *(json.dumps(one).encode() for one in ({"epoch": 2}, line(1), line(3)))]
+)
 def test_a_line_of_the_log_that_is_none_is_refused(folder: RunFolder, bad: bytes) -> None:
     folder.append(line(1))
     folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n")
@@ -79,3 +82,12 @@ def test_a_log_that_is_too_short_for_its_checkpoint_is_refused(folder: RunFolder
     ):
         folder.cut_log(2)
     assert folder.read_log() == [line(1)]
+
+
+def test_a_log_that_is_longer_than_its_record_says_is_refused(folder: RunFolder) -> None:
+    write_record(folder.record, "run", {"lr": 0.1}, {"epochs": 1})
+    folder.append(line(1))
+    folder.check_finished()
+    folder.append(line(2))
+    with pytest.raises(InputError, match=r"log\.jsonl ends after epoch 2 and .* is of a run of 1 epochs: put the log"):
+        folder.check_finished()

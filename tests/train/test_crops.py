@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lcrbnn.data.geometry import AREA, RATIO, TRIES, centre, draws, random_crop, resized
+from lcrbnn.data.geometry import AREA, RATIO, TRIES, Box, centre, draws, middle, random_crop, resized
 from lcrbnn.data.pixels import pillow_square
+from lcrbnn.train import crops
 from lcrbnn.train.crops import evaluation_square, random_square
 from tests.data.trees import encoded, smooth
 
@@ -95,6 +96,10 @@ def test_the_standard_protocol_has_the_usual_numbers() -> None:
     assert resized(375, 500, 224, STANDARD) == (256, 341)
     assert centre(341, 256, 224) == (58, 16)
     assert resized(64, 64, 64, 1.0) == (64, 64)
+    assert resized(300, 500, 224, STANDARD) == (256, 426)  # the longer side is cut off, not rounded
+    assert resized(50, 50, 33, STANDARD) == (38, 38)
+    assert centre(343, 345, 224) == (60, 60)  # a half goes to the even number
+    assert middle(500, 375, 224, STANDARD) == pytest.approx((58 * 500 / 341, 23.4375, 224 * 500 / 341, 328.125))
 
 
 @given(width=st.integers(1, 700), height=st.integers(1, 700), place=st.integers(0, 2**40))
@@ -119,6 +124,42 @@ def test_random_crops_cover_the_areas_and_ratios_of_the_protocol() -> None:
     assert abs(lefts.mean() - 0.5) < 0.05
     assert lefts.min() < 0.02
     assert lefts.max() > 0.98
+
+
+@pytest.mark.parametrize(
+    ("size", "numbers", "box"),
+    [
+        ((400, 300), (0.5, 0.5, 0.999, 0.0), Box(145, 0, 255, 255)),  # 54 % of it, as wide as high
+        ((400, 300), (0.0, 0.0, 0.0, 0.999), Box(0, 187, 85, 113)),  # 8 %, three wide and four high
+        ((200, 260), (0.74916, 0.5, 0.999, 0.5), Box(0, 30, 200, 200)),  # as wide as the image
+        ((1, 1), (0.0, 0.5, 0.0, 0.0), Box(0, 0, 1, 1)),  # never nothing
+    ],
+)
+def test_a_crop_is_what_its_numbers_say(
+    size: tuple[int, int], numbers: tuple[float, float, float, float], box: Box
+) -> None:
+    """Area, ratio (even in its logarithm) and place, each from a number of its own; then whether it is mirrored."""
+    for last, mirrored in ((0.499, True), (0.5, False)):
+        assert random_crop(*size, np.array([*numbers * TRIES, last])) == (box, mirrored)
+
+
+def test_a_jpeg_is_never_decoded_smaller_than_the_square_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded(smooth(1500, 1100, seed=2))
+    asked: list[int] = []
+    whole = crops.reduced
+
+    def noted(picture: Image.Image, times: int) -> int:
+        asked.append(whole(picture, times))
+        return asked[-1]
+
+    monkeypatch.setattr(crops, "reduced", noted)
+    evaluation_square(content, 200, STANDARD)
+    assert asked == [4]  # 229 of 1100 pixels
+    for place in range(12):
+        box, _ = random_crop(1500, 1100, draws(1, place))
+        random_square(content, 100, 1, place)
+        assert asked[-1] * 100 <= max(min(box.width, box.height), 100)
+    assert max(asked) > 1
 
 
 @pytest.mark.parametrize(("size", "middle"), [((1000, 10), (13, 10)), ((10, 1000), (10, 13))])

@@ -247,3 +247,8 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="augment augmix is for pixels of 256 levels, and these have 17"):
         small_run(tmp_path / "run", Spec(augment="augmix"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_hole_is_cut_into_pixels_of_any_levels() -> None:
+    assert AUGMENT["cutout"].levels is None
+    assert AUGMENT["randaugment"].levels == AUGMENT["augmix"].levels == 256
