@@ -116,6 +116,19 @@ def test_writing_over_a_file_leaves_the_old_one_when_it_fails(tmp_path: Path, mo
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("model.bnn", b"old")]
 
 
+def test_a_model_is_whole_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "model.bnn", []
+    path.write_bytes(b"old")
+
+    def noted(handle: int) -> None:
+        synced.append((os.fstat(handle).st_ino, os.fstat(handle).st_size, path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_model(path, SMALL)
+    assert synced == [(path.stat().st_ino, len(DATA), b"old")]
+    assert path.read_bytes() == to_bytes(SMALL)
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     for path in (missing, tmp_path):
