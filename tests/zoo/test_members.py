@@ -206,11 +206,19 @@ def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.Monkey
         add("one")
     with pytest.raises(lcrbnn.InputError, match="small letters, digits, dots and dashes; got 'A b'"):
         add("A b")
-    (tmp_path / "run" / "record.json").unlink()
+    with pytest.raises(lcrbnn.InputError, match="small letters, digits, dots and dashes; got 'one/two'"):
+        add("one/two")
+    more = add("more")
+    assert members() == {"one": member, "more": more}
+    record = tmp_path / "run" / "record.json"
+    record.write_text(record.read_text().replace(read_small(member.path).checkpoint, "0" * 64))
+    with pytest.raises(lcrbnn.InputError, match="is not the one that its record is of"):
+        add("two")
+    record.unlink()
     with pytest.raises(lcrbnn.InputError, match="is not finished: the zoo is for finished runs"):
         add("two")
-    assert list(members()) == ["one"]
-    assert [path.name for path in (tmp_path / "zoo" / "files").iterdir()] == ["one.safetensors"]
+    assert list(members()) == ["more", "one"]
+    assert sorted(path.stem for path in (tmp_path / "zoo" / "files").iterdir()) == ["more", "one"]
 
 
 def test_a_network_of_pictures_is_read_at_their_size(tmp_path: Path) -> None:
