@@ -48,8 +48,9 @@ LCRBNN_API const char* lcrbnn_model_name(const lcrbnn_model*) LCRBNN_NOEXCEPT;
 LCRBNN_API const char* lcrbnn_class_name(const lcrbnn_model*, int index) LCRBNN_NOEXCEPT;
 LCRBNN_API const char* lcrbnn_node_name(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
 LCRBNN_API const char* lcrbnn_node_op(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
-/* What computes a node: the name of a binary kernel (and "/limits" where its bits come from counts alone), "float",
- * "fused" for a node that is a step of an earlier one's loop, "view" for one that costs nothing. */
+/* What computes a node: the name of a binary kernel (and "/limits" where its bits come from counts alone), "float"
+ * or "float/points" (a stem), that of what passes over rows ("avx2", ...), "fused" for a node that is a step of an
+ * earlier one's loop, "view" for one that costs nothing. */
 LCRBNN_API const char* lcrbnn_node_kernel(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
 /* Height, width and channels of what a node makes; 0 if there is no such node. */
 LCRBNN_API int lcrbnn_node_shape(const lcrbnn_model*, int node, int32_t shape[3]) LCRBNN_NOEXCEPT;

@@ -1,6 +1,6 @@
 // lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < images: raw float32, [n][h][w][c].
-// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead (of a black image, if
-// there is none).
+// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead (of an input of
+// zeros, if there is none).
 #include <unistd.h>
 
 #include <algorithm>

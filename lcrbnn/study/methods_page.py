@@ -14,7 +14,8 @@ HEAD = """# Binarisation methods
 Made from `METHODS` by `lcrbnn methods --page docs/methods.md --curves docs/methods.svg`: a new row appears here.
 Each entry is what the two classes of the row say of themselves: formula, gradient, what the published code does
 otherwise, and what was chosen where a paper or its code is silent. *Exported*: whether a layer can be written as 1 bit
-(`lcrbnn export`), and if not, why; the exporter itself was asked.
+(`lcrbnn export`), and if not, why; the exporter itself was asked. 32/1, real weights, is the first of two steps of
+training and never exported.
 
 ![forward and gradient of every method](methods.svg)
 

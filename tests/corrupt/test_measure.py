@@ -243,7 +243,8 @@ def test_some_images_of_a_tree_are_of_all_its_classes(tmp_path: Path, monkeypatc
         return whole(split, *more)  # type: ignore[arg-type]  # a device and photos
 
     monkeypatch.setattr(measuring, "Regenerated", noted)
-    measure([(run_subject(run), None)], Options("cpu", images), Wanted(corruptions=("contrast",), images=len(CLASSES)), quiet)
+    wanted = Wanted(corruptions=("contrast",), images=len(CLASSES))
+    measure([(run_subject(run), None)], Options("cpu", images), wanted, quiet)
     assert seen == [list(range(len(CLASSES)))] * 2
 
 
