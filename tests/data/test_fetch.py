@@ -247,8 +247,8 @@ def test_data_lists_the_data_sets_a_line_each(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nope", "no data set to fetch is called 'nope'; there are cifar10, frost"),
-        ("digits", "digits is embedded: there is nothing to fetch; there are cifar10, frost"),
+        ("nope", "no data set to fetch is called 'nope'; there are cifar10, cifar10-small, frost"),
+        ("digits", "digits is embedded: there is nothing to fetch; there are cifar10, cifar10-small, frost"),
         ("imagenet", "imagenet cannot be fetched: lcrbnn train takes it from --data-folder, as docs/data.md says"),
     ],
 )
