@@ -77,14 +77,14 @@ def test_some_images_of_a_tree_stand_for_all_of_them(monkeypatch: pytest.MonkeyP
     row = replace(DATASETS["digits"], tree=find_tree, load=lambda folder: Images(*ordered))
     seen: list[set[int]] = []
     monkeypatch.setattr(robust, "analyze", lambda model, batches, *more: seen.append(set(batches.labels.tolist())))
-    robust.analyze_first(nn.Identity(), row, Options("cpu"), 40, lambda what: None)
+    robust.analyze_some(nn.Identity(), row, Options("cpu"), 40, lambda what: None)
     monkeypatch.setattr(attacking, "target_of", lambda model, row: nullcontext())
     monkeypatch.setattr(attacking, "figures", lambda verdict: verdict)
     monkeypatch.setattr(
         attacking, "attack_all", lambda target, x, labels, *more, **how: seen.append(set(labels.tolist()))
     )
     settings = {"images": 40, "eps": ["8/255"], "seed": 0}
-    attacking.attack_first(nn.Identity(), row, settings, {}, Options("cpu"), 40, lambda what: None)
+    attacking.attack_some(nn.Identity(), row, settings, {}, Options("cpu"), 40, lambda what: None)
     assert seen == [set(range(10))] * 2
 
 

@@ -54,7 +54,7 @@ def settings_of(said: Mapping[str, Any], count: int) -> dict[str, Any]:
     }
 
 
-def analyze_first(
+def analyze_some(
     model: Network, row: DataSet, options: Options, count: int, tick: Callable[[str], None]
 ) -> dict[str, Any]:
     """The figures of a network, from `count` training images that stand for all (no test image is looked at)."""

@@ -58,7 +58,7 @@ def settings_of(
     }
 
 
-def attack_first(
+def attack_some(
     model: Network,
     row: DataSet,
     settings: Mapping[str, Any],

@@ -41,7 +41,7 @@ def add_groups(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measure each network, write its record, print the comparison."""
-    from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_first, settings_of
+    from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_some, settings_of
     from lcrbnn.study.groups import compare, measured
     from lcrbnn.train.options import Options
 
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
 
     def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
         subject = find_subject(run)
-        return analyze_first(subject.model, subject.row, options, args.images, tick)
+        return analyze_some(subject.model, subject.row, options, args.images, tick)
 
     found = measured(
         args.out,

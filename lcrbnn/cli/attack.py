@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Attack each network, write its record, print the comparison, and say loudly where gradients are masked."""
-    from lcrbnn.attack.run import attack_first, chosen_attacks, parse_eps, settings_of, summary
+    from lcrbnn.attack.run import attack_some, chosen_attacks, parse_eps, settings_of, summary
     from lcrbnn.study.groups import compare, measured
     from lcrbnn.train.options import Options
 
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
 
     def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
         subject = find_subject(run, finished=True)
-        return attack_first(subject.model, subject.row, settings, attacks, options, args.batch, tick)
+        return attack_some(subject.model, subject.row, settings, attacks, options, args.batch, tick)
 
     found = measured(
         args.out,

@@ -19,6 +19,7 @@ from lcrbnn.train import Spec
 from lcrbnn.train.build import build_network
 from lcrbnn.zoo.file import halved, read_small, write_small
 from tests.export.nets import stirred
+from tests.train.helpers import ROOT
 
 HALF = 2.0**-11  # relative rounding of float16
 
@@ -100,11 +101,22 @@ def test_halves_have_an_exponent_where_float16_has_not_the_range(numbers: list[f
     np.testing.assert_allclose(np.ldexp(half.astype(np.float32), found), array, rtol=HALF)
 
 
+def small_size(data: str, model: str, folder: Path) -> int:
+    spec = Spec(data=data, model=model)
+    write_small(folder / "a.safetensors", spec, build_network(spec), "")
+    return (folder / "a.safetensors").stat().st_size
+
+
 @pytest.mark.parametrize(("model", "most"), [("resnet20-double-maxout", 60_000), ("resnet18-double", 2_200_000)])
 def test_a_file_is_as_small_as_promised(model: str, most: int, tmp_path: Path) -> None:
-    spec = Spec(data="cifar10", model=model)
-    write_small(tmp_path / "a.safetensors", spec, build_network(spec), "")
-    assert (tmp_path / "a.safetensors").stat().st_size < most
+    assert small_size("cifar10", model, tmp_path) < most
+
+
+def test_the_sizes_of_resnet_18_are_those_of_the_page(tmp_path: Path) -> None:
+    names = {"cifar10": "", "tiny-imagenet": "-tiny", "imagenet": "-imagenet"}
+    sizes = [small_size(data, f"resnet18-double{end}", tmp_path) / 1e6 for data, end in names.items()]
+    said = "{:.1f} MB for ResNet-18 (with the 200 classes of Tiny-ImageNet {:.1f}, with ImageNet's 1,000 {:.1f})"
+    assert said.format(*sizes) in (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
 
 
 def test_a_file_that_is_none_is_refused_with_a_sentence(tmp_path: Path) -> None:
