@@ -1,18 +1,24 @@
-"""Every kernel of lcrbnn/kernels on the GPU that is here, beside the same in float64.
+"""Compare every Triton kernel of lcrbnn/kernels on this GPU with the same computation in float64.
 
     python -m tools.gpu [--device cuda] [--record results/kernels/h200.json]
 
-A line each. It takes seconds and needs no data; it ends with 1 if a kernel is further off than it may be, or gives
-other bits when it is launched again. tests/kernels asks the same of the kernels as Triton interprets them on a CPU.
+It needs no data and prints a line for each task as soon as its result is known. Most of the time goes into compiling
+some hundreds of kernel variants, so the tasks run in several processes. The exit code is 1 if an error exceeds its
+bound or if a repeated launch gives different bits. tests/kernels runs the same cases in Triton's interpreter on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -77,9 +83,9 @@ def multiplied() -> tuple[torch.dtype, ...]:
     return SHORT if torch.get_default_device().type == "cuda" else SHORT[:1]
 
 
-def convolutions() -> Findings:
+def convolutions(cases: Sequence[Any] = CONVOLUTIONS) -> Findings:
     """Output and gradients, over their largest entry; maps stored either way, and short ones as training has them."""
-    for cin, cout, h, w, n, stride in CONVOLUTIONS:
+    for cin, cout, h, w, n, stride in cases:
         ways = [(torch.float32, torch.contiguous_format), (torch.float32, torch.channels_last)]
         for dtype, layout in [*ways, *((short, torch.channels_last) for short in multiplied())]:
             x = torch.randn(n, cin, h, w).to(dtype).contiguous(memory_format=layout).requires_grad_(cin != conv.THIN)
@@ -94,13 +100,17 @@ def convolutions() -> Findings:
             yield Finding(f"{cin} to {cout}, stride {stride}, {dtype}, {layout}", error, _bound(dtype, 1e-6))
 
 
-def matrices() -> Findings:
+def matrices(cases: Sequence[Any] = MAPS) -> Findings:
     """Gram matrices and products of two maps, over what rounding may leave of their entries."""
-    for rows, columns in MAPS:
+    for rows, columns in cases:
         for dtype in (torch.float32, *multiplied()):
             yield _matrix(f"{rows} x {columns}, {dtype}", [torch.randn(rows, d).to(dtype) for d in columns])
         left, right = ([torch.randn(rows, d).half() for d in columns] for _ in range(2))
         yield _matrix(f"{rows} x {columns}, of two", left, right)
+
+
+def mixed_matrices() -> Findings:
+    """The same for maps of different types and for maps that are views."""
     yield _matrix("mixed types", [torch.randn(9, 50), torch.randn(9, 50).half()])
     types = [torch.float16, torch.float32, torch.float16, torch.float32]
     two = [[torch.randn(9, 50).to(dtype) for dtype in some] for some in (types, types[::-1])]
@@ -121,9 +131,9 @@ def _matrix(case: str, maps: list[Tensor], others: list[Tensor] | None = None) -
     return Finding(case, float(off.max()), 1e-6)
 
 
-def iterations() -> Findings:
+def iterations(cases: Sequence[int] = SIZES) -> Findings:
     """Power iteration: its last two vectors."""
-    for n in SIZES:
+    for n in cases:
         for squared in (False, True):
             for times in (1, 2, 5):
                 small, start = torch.randn(3, n, n), torch.randn(3, n)
@@ -133,9 +143,9 @@ def iterations() -> Findings:
                 yield Finding(f"{n} x {n}, {times} times{', squared' if squared else ''}", error, 2e-5)
 
 
-def norms() -> Findings:
+def norms(cases: Sequence[tuple[int, ...]] = SHAPES) -> Findings:
     """Batch norm: the map and its gradient; then what is added up, as gradients of its weights and as statistics."""
-    for shape in SHAPES:
+    for shape in cases:
         for dtype in (torch.float32, torch.bfloat16):
             x, g = (last(torch.randn(shape).add(shift).to(dtype)) for shift in (7, 0))
             own = [torch.randn(shape[1]) for _ in range(2)]
@@ -178,16 +188,30 @@ def last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-CHECKS: dict[str, Callable[[], Findings]] = {
-    "convolution": convolutions,
-    "matrices": matrices,
-    "power iteration": iterations,
-    "batch norm": norms,
+class Check(NamedTuple):
+    """A function that compares kernels with float64, and its cases; without cases it takes no argument."""
+
+    function: Callable[..., Findings]
+    cases: Sequence[Any] = ()
+
+    def parts(self) -> list[Callable[[], Findings]]:
+        """One function per case, each a task of its own."""
+        if not self.cases:
+            return [self.function]
+        return [partial(self.function, [case]) for case in self.cases]
+
+
+CHECKS: dict[str, Check] = {
+    "convolution": Check(convolutions, CONVOLUTIONS),
+    "matrices": Check(matrices, MAPS),
+    "mixed matrices": Check(mixed_matrices),
+    "power iteration": Check(iterations, SIZES),
+    "batch norm": Check(norms, SHAPES),
 }
 
 
-def again(times: int = AGAIN, images: int = 128) -> dict[str, bool]:
-    """Whether each kernel gives the same bits each time, whichever of its programs ends last; sizes of a stage."""
+def repeated_launches(images: int = 128) -> dict[str, Callable[[], Tensor]]:
+    """One launch of each kernel, at the sizes of a stage of a network."""
     short = multiplied()[-1]
     x, g = (last(torch.randn(images, 64, 16, 16).to(short)) for _ in range(2))
     weight, maps = torch.randn(64, 64, 3, 3).to(short), [torch.randn(images, 8192).to(short) for _ in range(4)]
@@ -197,29 +221,79 @@ def again(times: int = AGAIN, images: int = 128) -> dict[str, bool]:
     def statistics() -> Tensor:
         return norm.statistics(x, one, zero, zero.clone(), one.clone(), 1e-5, 0.1, counts)
 
-    kept = statistics()
-    launches: dict[str, Callable[[], Tensor]] = {
+    return {
         "convolution": lambda: conv.convolve(x, weight, 1),
         "its weights' gradient": lambda: conv.convolve_weight(x, g, 1),
         "matrices": lambda: product_parts(maps, []),
         "power iteration": lambda: power(small, start, 5, True)[0],
         "statistics": statistics,
-        "coefficients": lambda: norm.coefficients(g, x, kept, counts),
+        "coefficients": lambda: norm.coefficients(g, x, statistics(), counts),
     }
-    return {name: _same(launch, times) for name, launch in launches.items()}
 
 
-def _same(launch: Callable[[], Tensor], times: int) -> bool:
+def gives_same_bits(launch: Callable[[], Tensor], times: int = AGAIN) -> bool:
+    """Whether a kernel gives the same bits each time, whichever of its programs ends last."""
     first = launch()
     return all(torch.equal(launch(), first) for _ in range(times))
 
 
+class Task(NamedTuple):
+    """A case of a check, or, with `repeats`, the repeated launches of one kernel. It can be sent to another process."""
+
+    check: str
+    part: int = 0
+    repeats: bool = False
+
+
+def all_tasks() -> list[Task]:
+    """Every case of every check, then the repeated launches; the tasks that compile longest come first."""
+    cases = [Task(name, part) for name, check in CHECKS.items() for part in range(len(check.parts()))]
+    return [*(Task(name, repeats=True) for name in REPEATED), *cases]
+
+
+REPEATED = ("convolution", "its weights' gradient", "matrices", "power iteration", "statistics", "coefficients")
+
+
+def run_task(task: Task, device: str) -> list[Finding] | bool:
+    """The findings of a case, or whether repeated launches gave the same bits."""
+    with find_device(device):
+        torch.manual_seed(0)
+        if task.repeats:
+            return gives_same_bits(repeated_launches()[task.check])
+        return list(CHECKS[task.check].parts()[task.part]())
+
+
+def run_tasks(tasks: Sequence[Task], device: str, processes: int) -> Iterator[tuple[Task, list[Finding] | bool]]:
+    """Each task with its result, in the order in which they end. A single process runs them here."""
+    if processes == 1:
+        for task in tasks:
+            yield task, run_task(task, device)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        running: dict[Future[list[Finding] | bool], Task] = {pool.submit(run_task, t, device): t for t in tasks}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def describe(task: Task, result: list[Finding] | bool) -> str:
+    """One line about the result of a task."""
+    if isinstance(result, bool):
+        return f"{task.check}: {AGAIN} launches {'gave the same bits' if result else 'did NOT give the same bits'}"
+    worst = max(result, key=lambda finding: finding.error / finding.bound)
+    at_worst = f"{worst.error / worst.bound:.2f} of its bound at worst"
+    return f"{task.check}: {len(result)} cases, {at_worst} ({worst.case})"
+
+
 def main() -> int:
-    """Look at all, print, write the record; 1 if something is off."""
+    """Run all tasks, print each result when it is known, write the record; 1 if something is off."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--device", default="cuda", help="auto, cpu or cuda")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all errors and bounds to this file")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one per CPU core"
+    )
     args = parser.parse_args()
+    start = time.perf_counter()
     try:
         device = find_device(args.device)
     except InputError as error:
@@ -229,22 +303,24 @@ def main() -> int:
         if not usable(torch.zeros(1)):
             print(f"no kernel runs on the device {device}: they need an NVIDIA GPU, and Triton", file=sys.stderr)
             return 2
-        torch.manual_seed(0)
-        found = {name: list(check()) for name, check in CHECKS.items()}
-        same = again()
-    for name, findings in found.items():
-        worst = max(findings, key=lambda one: one.error / one.bound)
-        times = f"{worst.error / worst.bound:.2f} of its bound at worst"
-        print(f"{name:<16} {len(findings):>3} cases, {times} ({worst.case})")
-    off = [(name, one) for name, findings in found.items() for one in findings if not one.error <= ROOM * one.bound]
-    for name, one in off:
-        print(f"off: {name}, {one.case}: {one.error:.2g}, at most {ROOM * one.bound:.2g}")
-    for name, held in same.items():
-        print(f"{name}: {AGAIN} launches {'gave the same bits' if held else 'did NOT give the same bits'}")
+    errors: dict[str, dict[str, list[float]]] = {name: {} for name in CHECKS}
+    same_bits: dict[str, bool] = {}
+    failures = []
+    for task, result in run_tasks(all_tasks(), args.device, args.processes):
+        print(describe(task, result), flush=True)
+        if isinstance(result, bool):
+            same_bits[task.check] = result
+            continue
+        errors[task.check] |= {finding.case: [finding.error, finding.bound] for finding in result}
+        failures += [(task.check, finding) for finding in result if not finding.error <= ROOM * finding.bound]
+    for name, finding in failures:
+        print(f"off: {name}, {finding.case}: {finding.error:.2g}, at most {ROOM * finding.bound:.2g}")
+    seconds = round(time.perf_counter() - start, 1)
+    print(f"{sum(map(len, errors.values()))} cases, {len(failures)} beyond their bounds, {seconds} s")
     if args.record is not None:
-        errors = {name: {one.case: [one.error, one.bound] for one in findings} for name, findings in found.items()}
-        write_record(args.record, "kernels", {"room": ROOM, "again": AGAIN}, {"errors": errors, "same_bits": same})
-    return int(bool(off) or not all(same.values()))
+        figures = {"errors": errors, "same_bits": same_bits, "seconds": seconds}
+        write_record(args.record, "kernels", {"room": ROOM, "again": AGAIN}, figures)
+    return int(bool(failures) or not all(same_bits.values()))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ CHOICES: dict[str, Mapping[str, str]] = {
     },
     "distance": {
         "ratio": "Eq. 11",
+        "log": "the square of the ratio's logarithm",
         "below": "the same where it is below 1; what is above is left alone",
         "mse": "the official code",
     },

@@ -103,6 +103,7 @@ def _ratio(ours: Tensor, theirs: Tensor) -> Tensor:
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ratio": lambda ours, theirs, weight: ((_ratio(ours, theirs) - 1) * weight).square().mean(),  # Eq. 11
+    "log": lambda ours, theirs, weight: (_ratio(ours, theirs).clamp_min(_TINY).log() * weight).square().mean(),
     "below": lambda ours, theirs, weight: ((_ratio(ours, theirs) - 1).clamp(max=0) * weight).square().mean(),
     "mse": lambda ours, theirs, weight: (ours - theirs).square().mean() * weight,  # the official code
 }

@@ -106,3 +106,13 @@ def gradients_of(spec: Spec, parameters: Iterable[Tensor]) -> list[Tensor]:
     if spec.precision in LOUDER:
         torch._foreach_mul_(gradients, 1 / LOUDER[spec.precision])
     return gradients
+
+
+def clip_gradients(spec: Spec, gradients: list[Tensor], norms: Tensor) -> None:
+    """Scale the gradients down in place where their joint norm exceeds `max_gradient_norm`; `norms` has one per tensor.
+
+    As torch.nn.utils.clip_grad_norm_, without waiting for the device.
+    """
+    if spec.max_gradient_norm > 0:
+        factor = spec.max_gradient_norm / (torch.linalg.vector_norm(norms) + 1e-6)
+        torch._foreach_mul_(gradients, factor.clamp(max=1.0))

@@ -125,6 +125,7 @@ class Spec:
     momentum: float = _real(0.9, "momentum of sgd, or the first beta of adam", high=1.0)
     nesterov: bool = _flag(False, "Nesterov's momentum, with sgd")
     weight_decay: float = _real(1e-4, "weight decay")
+    max_gradient_norm: float = _real(0.0, "scale the gradient of all parameters down to this norm; 0: never")
     decay: str = _text("all", "which parameters decay", DECAYS)
     schedule: str = _text("cosine", "how the learning rate falls", SCHEDULES)
     pace: str = _text("epoch", "how often it changes", PACES)

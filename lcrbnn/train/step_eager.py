@@ -12,7 +12,7 @@ from lcrbnn.layers import project
 from lcrbnn.retention.frozen import frozen_statistics
 from lcrbnn.train.batches import Batch, Source, part
 from lcrbnn.train.build import Parts
-from lcrbnn.train.objective import SUMS, arithmetic, gradients_of, objective, push
+from lcrbnn.train.objective import SUMS, arithmetic, clip_gradients, gradients_of, objective, push
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.schedule import learning_rate, retention_weight
@@ -80,8 +80,10 @@ class EagerStep:
             sums += outcome.sums
         gradients = gradients_of(spec, parts.names)
         own, sums = sums[0] / mine, self._reduce(gradients, sums, mine / whole)
-        if not torch.isfinite(sums[0]) & torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(sums[0]) & torch.isfinite(norm):
             raise self._fault(batch, own)
+        clip_gradients(spec, gradients, norm)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr
         parts.optimizer.step()

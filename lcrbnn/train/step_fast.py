@@ -25,7 +25,7 @@ from lcrbnn.train.batches import Source
 from lcrbnn.train.build import Parts
 from lcrbnn.train.evaluate import Look
 from lcrbnn.train.feeds import feed_of
-from lcrbnn.train.objective import SUMS, go_back, gradients_of, objective, push
+from lcrbnn.train.objective import SUMS, clip_gradients, go_back, gradients_of, objective, push
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.reduce import Reducer
 from lcrbnn.train.replay import Replay
@@ -188,7 +188,9 @@ class FastStep:
         gradients = gradients_of(self.spec, parts.names)
         sums = seen[0] if len(seen) == 1 else torch.stack(seen).sum(0)
         sums = self._reduce(gradients, sums, 1 / self.ranks.size)
-        self._settle(torch.stack(torch._foreach_norm(gradients)), sums)
+        norms = torch.stack(torch._foreach_norm(gradients))
+        self._settle(norms, sums)
+        clip_gradients(self.spec, gradients, norms)
         parts.optimizer.step()
         project(parts.model)
         if self._counters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def test_eq_11_by_hand() -> None:
 def test_the_last_term_weighs_a_quarter() -> None:
     one, two = [torch.tensor([1.0])], [torch.tensor([2.0])]
     assert float(weighted(two, one, PAPER)) == pytest.approx(0.25)
+
+
+def test_the_logarithm_of_the_ratio_by_hand() -> None:
+    ours = [torch.tensor([v]) for v in (3.0, 1.0, 0.0)]
+    theirs = [torch.tensor([v]) for v in (1.0, 2.0, 0.0)]  # a reference of 0 has a ratio of 1
+    expected = (math.log(3) / 8) ** 2 + (math.log(2) / 4) ** 2
+    assert float(weighted(ours, theirs, PAPER.but(distance="log"))) == pytest.approx(expected)
 
 
 def test_below_leaves_alone_what_is_larger_than_its_reference() -> None:

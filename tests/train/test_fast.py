@@ -54,8 +54,12 @@ def flat(parts: Parts, what: str) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimizer": "adam", "lr": 1e-3, "weight": 0.0, "ramp": 0.0, "method": "xnor", "accumulate": 2}],
-    ids=["retention", "adam, a method that projects, a batch in parts"],
+    [
+        {},
+        {"optimizer": "adam", "lr": 1e-3, "weight": 0.0, "ramp": 0.0, "method": "xnor", "accumulate": 2},
+        {"max_gradient_norm": 0.01},
+    ],
+    ids=["retention", "adam, a method that projects, a batch in parts", "clipped"],
 )
 def test_one_step_has_the_gradients_of_the_plain_one(changes: dict[str, Any]) -> None:
     spec = SPEC.but(**changes)

@@ -56,6 +56,7 @@ CHANGES: dict[str, Any] = {
     "momentum": 0.8,
     "nesterov": True,
     "weight_decay": 0.0,
+    "max_gradient_norm": 1.0,
     "decay": "real",
     "schedule": "step",
     "pace": "step",

@@ -154,6 +154,22 @@ def test_distillation_is_the_divergence_from_the_teacher(tmp_path: Path) -> None
     assert all(torch.equal(before[n], p) for n, p in parts.teacher.state_dict().items())
 
 
+@pytest.mark.parametrize("largest", [1e-3, 1e3])
+def test_gradients_are_clipped_as_torch_clips_them(largest: float) -> None:
+    batch = Batch(torch.rand(8, 1, 8, 8), torch.arange(8), torch.arange(8))
+    batches = Batches(read_digits().train, DATASETS["digits"], CPU)
+    plain, clipped = (build(SMALL, CPU) for _ in range(2))
+    EagerStep(SMALL, plain, batches).update(batch, 0.0, 0.0)
+    EagerStep(SMALL.but(max_gradient_norm=largest), clipped, batches).update(batch, 0.0, 0.0)
+    torch.nn.utils.clip_grad_norm_(plain.names, largest)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in clipped.names if p.grad is not None])
+    assert norm.item() == pytest.approx(1e-3, rel=1e-4) if largest < 1 else norm > 1e-2
+    for ours, theirs in zip(clipped.names, plain.names, strict=True):
+        assert (ours.grad is None) == (theirs.grad is None)
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 def test_a_step_sets_the_learning_rate_and_projects() -> None:
     parts = build(SMALL.but(method="xnor"), CPU)
     batch = Batch(torch.rand(8, 1, 8, 8), torch.arange(8), torch.arange(8))
