@@ -1,6 +1,11 @@
 """The kernels behind power.py: a program takes all steps with one matrix.
 
 It holds a matrix of up to 128 rows; a larger one it reads anew each step, some rows at a time.
+
+`before` must not start as the same value as `v`. Triton's compiler (seen with 3.6) finds the variables that a loop
+changes by comparing their values before and after one dry run of its body. In that run `before = v` gives `before` the
+value that it has already, so the compiler takes it for a constant, and the kernel returns the start vector instead of
+the second-last vector. Triton's interpreter does not do this, so no test in the interpreter shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ def _power(small, start, v_out, before_out, n, STEPS: tl.constexpr, SQUARED: tl.
     whole = inside[:, None] & inside[None, :]
     matrix = tl.load(small + which * n * n + place[:, None] * n + place[None, :], mask=whole, other=0.0)
     v = tl.load(start + which * n + place, mask=inside, other=0.0)
-    before = v
+    before = tl.zeros((SIZE,), dtype=tl.float32)  # not `v`: see the top of the file
     for _ in range(STEPS):
         before = v
         y = tl.sum(matrix * v[None, :], axis=1)
@@ -42,7 +47,7 @@ def _power_in_rows(
     place = tl.arange(0, SIZE)
     inside = place < n
     v = tl.load(start + vectors + place, mask=inside, other=0.0)
-    before = v
+    before = tl.zeros((SIZE,), dtype=tl.float32)
     for _ in range(STEPS):
         before = v
         y = tl.zeros((SIZE,), dtype=tl.float32)
