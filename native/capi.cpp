@@ -120,9 +120,10 @@ bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel
   const size_t levels = m.graph.mean.size() * 256;
   if (!m.memory.charge(levels * sizeof(float))) return error.memory("the model needs too much memory");
   m.levels.reserve(levels);
+  const float scale = m.graph.top / 255.0f;  // pixels of 8 bits go up to 255, those of the file up to its top
   for (size_t c = 0; c < m.graph.mean.size(); ++c)
     for (int pixel = 0; pixel < 256; ++pixel)
-      m.levels.push_back((float(pixel) / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);
+      m.levels.push_back((float(pixel) * scale / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);
   name_kernels(m);
   return true;
 }
@@ -285,7 +286,7 @@ bool inspect(lcrbnn_model* model, const float* images, size_t n, int node, float
 
 extern "C" {
 
-int lcrbnn_abi(void) noexcept { return 1; }
+int lcrbnn_abi(void) noexcept { return 2; }
 
 int lcrbnn_open(const char* path, int flags, const char* kernel, lcrbnn_model** out, char* message,
                 size_t size) noexcept {

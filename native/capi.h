@@ -31,7 +31,7 @@ typedef struct {
   uint64_t file_bytes, model_bytes, work_bytes; /* the file; weights in memory; what one run needs */
 } lcrbnn_info;
 
-/* 1: changes when this header does. */
+/* 2: changes when this header does. */
 LCRBNN_API int lcrbnn_abi(void) LCRBNN_NOEXCEPT;
 
 /* `kernel` names a binary kernel, or is null for the best one. */
@@ -59,7 +59,8 @@ LCRBNN_API int lcrbnn_node_shape(const lcrbnn_model*, int node, int32_t shape[3]
  * `threads` (1 to 256) nor on n. NaN and infinities pass through as IEEE 754 and the format say. */
 LCRBNN_API int lcrbnn_run(lcrbnn_model*, const float* images, size_t n, float* logits, int threads, char* message,
                           size_t size) LCRBNN_NOEXCEPT;
-/* The same for pixels, each made a number as the file says: (pixel / top - mean) / std. */
+/* The same for pictures of 8 bits. A byte from 0 to 255 is scaled to a pixel from 0 to the file's top, and the pixel
+ * becomes a number as the file says: (pixel / top - mean) / std. */
 LCRBNN_API int lcrbnn_run_pixels(lcrbnn_model*, const uint8_t* pixels, size_t n, float* logits, int threads,
                                  char* message, size_t size) LCRBNN_NOEXCEPT;
 

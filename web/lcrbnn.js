@@ -6,7 +6,7 @@
 //   model.shape, model.classes, model.input                        // [h, w, c], names, {top, mean, std, margin}
 //   model.kernels                                                  // what computes each node, such as "simd128"
 //   const logits = model.run(numbers);                             // Float32Array, [n][h][w][c], normalised
-//   const others = model.pixels(bytes);                            // Uint8Array, [n][h][w][c], from 0 to input.top
+//   const others = model.pixels(bytes);                            // Uint8Array, [n][h][w][c], from 0 to 255
 //   model.close();
 //
 // What the engine refuses is an Error with its sentence.
@@ -100,7 +100,7 @@ class Model {
     return this.#answer(numbers instanceof Float32Array ? numbers : new Float32Array(numbers), this.#exports.lcrbnn_run);
   }
 
-  // The same of pixels, uint8, which the engine normalises.
+  // The same of pictures of 8 bits, 0 to 255, which the engine scales to 0 to `input.top` and normalises.
   pixels(bytes) {
     return this.#answer(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), this.#exports.lcrbnn_run_pixels);
   }

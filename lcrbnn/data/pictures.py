@@ -12,6 +12,7 @@ from lcrbnn.data.listing import Broken
 from lcrbnn.data.pixels import middle_square
 from lcrbnn.data.walk import PICTURES
 from lcrbnn.engine import Model
+from lcrbnn.engine.reference import scale_pixels
 from lcrbnn.errors import InputError
 
 MODES = {1: "L", 3: "RGB"}  # by the channels of a model
@@ -85,7 +86,7 @@ def read_picture(path: Path, model: Model) -> np.ndarray:
         left, top = (wide - width) // 2, (high - height) // 2
         fitted = np.asarray(ImageOps.fit(plain, (wide, high), Image.Resampling.BILINEAR))
         cut = fitted[top : top + height, left : left + width]
-    return cut.reshape(height, width, channels).astype(np.float32) * np.float32(model.top / 255)
+    return scale_pixels(model, cut.reshape(height, width, channels))
 
 
 def batches(

@@ -16,7 +16,7 @@ import numpy as np
 import lcrbnn
 from lcrbnn.errors import Failed, InputError
 
-ABI = 1
+ABI = 2
 _BAD_FILE, _BAD_CALL = 1, 2
 _MESSAGE = 320
 _NAMES = {"darwin": "liblcrbnn_engine.dylib", "win32": "lcrbnn_engine.dll"}
@@ -157,8 +157,9 @@ class Engine:
     def run(self, images: np.ndarray, threads: int = 1) -> np.ndarray:
         """Return the logits, float32 (n, classes), of images (n, h, w, c).
 
-        float32 images are inputs as the network was trained on, uint8 ones are pixels and become such inputs. Arrays
-        that are not contiguous are copied; no image gives no logits; NaN and infinities pass through.
+        float32 images are normalised inputs of the network. uint8 images are pictures of 8 bits, 0 to 255, whatever
+        the model's top is: each pixel is scaled to the range from 0 to top and normalised, as `lcrbnn predict` does.
+        Arrays that are not contiguous are copied; no image gives no logits; NaN and infinities pass through.
         """
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
             raise InputError(f"threads must be a whole number from 1 to 256; got {threads!r}")

@@ -23,6 +23,11 @@ def numbers(model: Model, pixels: np.ndarray) -> np.ndarray:
     return (pixels.astype(np.float32) / top - mean) / std
 
 
+def scale_pixels(model: Model, pixels: np.ndarray) -> np.ndarray:
+    """Return pixels of 8 bits, 0 to 255, as float32 pixels from 0 to the model's top."""
+    return pixels.astype(np.float32) * (np.float32(model.top) / np.float32(255))
+
+
 def run(model: Model, images: np.ndarray) -> np.ndarray:
     """Return the answer, (n, classes), for images as `values` takes them."""
     return values(model, images)[-1].reshape(len(images), -1)

@@ -26,7 +26,7 @@ class Input:
 
     shape: tuple[int, int, int]  # height, width, channels
     classes: tuple[str, ...]
-    top: float = 1.0  # a pixel becomes (pixel / top - mean) / std
+    top: float = 255.0  # the largest pixel; a pixel becomes (pixel / top - mean) / std
     mean: tuple[float, ...] = ()  # a channel; without it 0
     std: tuple[float, ...] = ()  # a channel; without it 1
     margin: float = 1.0  # a picture's shorter side, when its middle is cut out, over that of the middle

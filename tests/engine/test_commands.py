@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from lcrbnn.cli import main
 from lcrbnn.data.pictures import read_picture
 from lcrbnn.engine import reference
 from lcrbnn.engine.format import read_model, write_model
+from lcrbnn.engine.lib import Engine
 from lcrbnn.export import Input, export_model
 from lcrbnn.zoo import members
 
@@ -45,6 +47,25 @@ def test_predict_names_what_is_most_probable(place: Path, capsys: pytest.Capture
         best = np.argsort(-odds)[:2]
         shown = "  ".join(f"{model.classes[i]} {100 * odds[i]:.1f} %" for i in best)
         assert line == f"{place / 'pictures' / name}  {shown}"
+
+
+@pytest.mark.parametrize("more", [{}, {"top": 1.0}, {"top": 16}])
+def test_predict_and_the_engine_see_the_same_picture(
+    more: dict[str, float], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = lcrbnn.network("resnet8-double", "irnet", classes=3).eval()
+    seen = Input((8, 8, 3), ("ant", "bee", "cat"), mean=(0.5,) * 3, std=(0.01,) * 3, **more)
+    write_model(tmp_path / "small.bnn", export_model(net, seen, "small"))
+    picture = place / "pictures" / "a.png"
+    assert main(["predict", str(tmp_path / "small.bnn"), str(picture), "--top", "3"]) == 0
+    shown = dict(re.findall(r"(ant|bee|cat) ([\d.]+) %", capsys.readouterr().out))
+    pixels = np.asarray(Image.open(picture))[None]
+    with Engine(tmp_path / "small.bnn") as engine, torch.no_grad():
+        logits = engine.run(pixels)[0].astype(np.float64)
+        inputs = torch.from_numpy(((pixels / 255 - 0.5) / 0.01).astype(np.float32)).permute(0, 3, 1, 2)
+        np.testing.assert_allclose(logits, net(inputs)[0].numpy(), rtol=1e-3, atol=1e-3)
+    odds = 100 * np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert shown == {name: f"{value:.1f}" for name, value in zip(seen.classes, odds, strict=True)}
 
 
 def test_inspect_shows_every_node_with_its_kernel(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

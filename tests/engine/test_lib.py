@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,12 +84,16 @@ def test_a_pool_takes_rows_as_they_are_made(op: str, kernel: str | None) -> None
         assert np.array_equal(engine.run(images, threads=4), plain.run(images), equal_nan=True)
 
 
-def test_pixels_become_numbers() -> None:
+@pytest.mark.parametrize("top", [1.0, 16.0, 255.0, 1.1])
+def test_pixels_of_8_bits_are_scaled_to_the_top(top: float) -> None:
     build = grown(7)
-    model = build.model()
+    model = replace(build.model(), top=top, mean=(0.4,) * build.shapes[0][2], std=(0.3,) * build.shapes[0][2])
     pixels = build.rng.integers(0, 256, (3, *model.shape)).astype(np.uint8)
     engine = lib.Engine(to_bytes(model))
-    assert np.array_equal(engine.run(pixels), engine.run(reference.numbers(model, pixels)))
+    wanted = ((pixels / 255 - 0.4) / 0.3).astype(np.float32)
+    inputs = reference.numbers(model, reference.scale_pixels(model, pixels))
+    np.testing.assert_allclose(inputs, wanted, rtol=0, atol=2e-6)
+    assert np.array_equal(engine.run(pixels), engine.run(inputs))
 
 
 def test_many_calls_at_a_time() -> None:
