@@ -7,6 +7,11 @@ from torch import Tensor
 
 from lcrbnn.kernels.support import usable
 
+# The revision of the LCR loss, which each record of a run holds as `lcr_revision` of its environment.
+# Revision 2 returns v_{i-1} from the power iteration on a GPU. GPU records without this field were made with the start
+# vector v_0 in its place, see docs/LOG.md.
+LCR_REVISION = 2
+
 _LARGEST = 256
 
 

@@ -15,6 +15,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.files import write_whole
 
 SCHEMA = 1
+FIRST_EXACT_REVISION = 2  # the first `lcr_revision` whose power iteration on a GPU returns v_{i-1}
 
 
 def environment() -> dict[str, Any]:
@@ -22,9 +23,12 @@ def environment() -> dict[str, Any]:
     import numpy
     import torch
 
+    from lcrbnn.kernels.power import LCR_REVISION
+
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "lcrbnn": __version__,
+        "lcr_revision": LCR_REVISION,
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -83,6 +87,13 @@ def read_record(path: Path) -> dict[str, Any]:
     if record["schema"] != SCHEMA or not isinstance(record.get("readings", []), list):
         raise InputError(f"{path} is no record that this version of lcrbnn knows")
     return record
+
+
+def has_faulty_power_kernel(record: dict[str, Any]) -> bool:
+    """Whether the LCR loss of this training run used v_0 in place of v_{i-1}: on a GPU, before revision 2."""
+    settings, revision = record["settings"], record.get("environment", {}).get("lcr_revision", 1)
+    uses_lcr = settings.get("weight", 0) > 0 or settings.get("share", 0) > 0
+    return record["figures"].get("device") == "cuda" and uses_lcr and revision < FIRST_EXACT_REVISION
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

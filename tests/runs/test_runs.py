@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from lcrbnn.errors import InputError
+from lcrbnn.retention import LCR_REVISION
 from lcrbnn.runs import progress as progress_module
 from lcrbnn.runs.progress import Progress, duration
-from lcrbnn.runs.record import environment, note_reading, write_record
+from lcrbnn.runs.record import environment, has_faulty_power_kernel, note_reading, read_record, write_record
+from tests.runs.helpers import ROOT
 
 
 class Terminal(io.StringIO):
@@ -277,3 +279,25 @@ def test_a_reading_of_a_broken_record_is_refused_and_the_file_left_as_it_is(tmp_
     with pytest.raises(InputError, match=f"^{re.escape(str(path))} is no record: .+$"):
         note_reading(path, {"top1": 91.5})
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(("arm", "faulty"), [("default", True), ("none", False)])
+def test_gpu_records_of_retention_without_a_revision_used_the_faulty_power_kernel(arm: str, faulty: bool) -> None:
+    record = read_record(ROOT / "results" / "cifar10-double" / arm / "seed-0.json")
+    assert has_faulty_power_kernel(record) == faulty
+    record["environment"]["lcr_revision"] = 1
+    assert has_faulty_power_kernel(record) == faulty
+    record["environment"]["lcr_revision"] = LCR_REVISION
+    assert not has_faulty_power_kernel(record)
+
+
+def test_cpu_records_and_new_ones_did_not_use_it(tmp_path: Path) -> None:
+    settings = {"weight": 1.0, "share": 0.0}
+    write_record(tmp_path / "r.json", "train", settings, {"device": "cuda"})
+    record = read_record(tmp_path / "r.json")
+    assert record["environment"]["lcr_revision"] == LCR_REVISION
+    assert not has_faulty_power_kernel(record)
+    del record["environment"]["lcr_revision"]
+    assert has_faulty_power_kernel(record)
+    record["figures"]["device"] = "cpu"  # the machine may have a GPU that the run did not use
+    assert not has_faulty_power_kernel(record)
