@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Gather, write, say where it lies."""
+    from lcrbnn.corrupt.photos import Photos
     from lcrbnn.data.frost import FOLDER
     from lcrbnn.report.content import gather
     from lcrbnn.report.write import write
@@ -50,6 +51,8 @@ def execute(args: argparse.Namespace) -> int:
     refuse_members(args.runs, "report takes runs, for the zoo keeps no log of training")
     choose(KINDS, args.out.suffix, "kind of report")
     frost = args.data_folder / FOLDER if args.frost is None else args.frost
+    if args.frost is not None or frost.is_dir():
+        Photos(frost)  # a photo that is missing or damaged is reported before any work
     report = gather(
         args.runs, args.records, folder=args.out.parent, picture=args.picture, frost=frost, title=args.title
     )

@@ -53,10 +53,14 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.study.robustness import comparison, table
     from lcrbnn.train.options import Options
 
+    wanted = Wanted(args.images, tuple(args.corruptions or CORRUPTIONS), args.folder, args.frost, args.refit)
+    if args.frost is not None and not wanted.uses_photos:
+        raise InputError(
+            "--frost is given and nothing uses it: it goes with --refit, or with the corruption frost and no --folder"
+        )
     groups = {folder: places(folder) for folder in args.runs}
     records = _records(groups, args.records)
     subjects = [(find_subject(Path(place), finished=True), record) for place, record in records.items()]
-    wanted = Wanted(args.images, tuple(args.corruptions or CORRUPTIONS), args.folder, args.frost, args.refit)
     readers = {r.name: r for r in measure(subjects, Options(args.device, args.data_folder), wanted, Progress)}
     found: dict[str, list[Reader]] = {str(f): [readers[str(path)] for path in paths] for f, paths in groups.items()}
     for name, group in found.items():

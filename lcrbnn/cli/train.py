@@ -124,7 +124,7 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     reading = (args.workers, args.cache, args.patience)
     where = (args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
     options = Options(*where, *reading, ranks=ranks)
-    jobs = ranks.told(lambda: _jobs(args, alone=not ranks.launched))
+    jobs = ranks.told(lambda: _jobs(args, ranks))
     ranks.told(lambda: check_places(jobs, args.resume))
     together = len(jobs) > 1 and find_device(args.device).type == "cuda"
     for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
@@ -154,7 +154,7 @@ def _announced(jobs: dict[Path, Spec], resume: bool, named: bool) -> MakeProgres
     return make
 
 
-def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
+def _jobs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, Spec]:
     """The runs that were asked for, and the spec of each."""
     from lcrbnn.runs.folder import RunFolder
     from lcrbnn.train.build import read_spec, refuse_unused
@@ -165,7 +165,7 @@ def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
     given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
     if args.seeds is not None and "seed" in given:
         raise InputError("say --seed or --seeds, not both")
-    if args.seeds is not None and not alone:
+    if args.seeds is not None and ranks.launched:
         raise InputError("under torchrun all processes share one run: start each seed by itself, with --seed")
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
     _check_kind(args.run, several=args.seeds is not None)
@@ -187,7 +187,7 @@ def _jobs(args: argparse.Namespace, alone: bool) -> dict[Path, Spec]:
         _check_strength(base, given, origin)
         spec = base.but(**given, **({} if seed is None else {"seed": seed}))
         if not folder.exists():
-            refuse_unused(spec, given)
+            refuse_unused(spec, given, ranks.size)
         jobs[path] = settled(spec, args.data_folder)
     return jobs
 

@@ -42,6 +42,11 @@ class Wanted:
         """The heads that are read."""
         return (AS_TRAINED, *REFIT) if self.refit else (AS_TRAINED,)
 
+    @property
+    def uses_photos(self) -> bool:
+        """Whether images are made here that need the photos of frost."""
+        return self.refit or (self.folder is None and "frost" in self.corruptions)
+
 
 def measure(
     subjects: Sequence[tuple[Subject, Path | None]],
@@ -84,7 +89,7 @@ def _sources(
     if wanted.images is not None:
         number(wanted.images, "--images", low=1, high=len(images.test.labels), whole=True)
     photos = None
-    if wanted.refit or (wanted.folder is None and "frost" in wanted.corruptions):
+    if wanted.uses_photos:
         photos = Photos(options.data_folder / FOLDER if wanted.frost is None else wanted.frost, device)
     if wanted.folder is not None:
         return open_folder(wanted.folder, wanted.corruptions, row, images.test, wanted.images, device), photos

@@ -110,13 +110,14 @@ GOES_WITH: dict[str, tuple[str, Callable[[Spec], bool]]] = {
 }
 
 
-def refuse_unused(spec: Spec, said: Iterable[str]) -> None:
+def refuse_unused(spec: Spec, said: Iterable[str], processes: int = 1) -> None:
     """Raise if nothing uses one of the settings that were `said`, unless it has the value that it would have anyway.
 
     Only what was said for this very run: a setting of its recipe may be left over where the run changes another.
     """
     given = set(said)
-    for name, (needed, there) in GOES_WITH.items():
+    several = ("several processes (torchrun)", lambda spec: processes > 1)
+    for name, (needed, there) in {**GOES_WITH, "batch_norm": several}.items():
         value = getattr(spec, name)
         if name in given and value != getattr(Spec(), name) and not there(spec):
             values = value if isinstance(value, tuple) else (value,)

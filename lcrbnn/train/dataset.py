@@ -36,6 +36,17 @@ def check_classes(folder: RunFolder, names: tuple[str, ...], what: str) -> None:
         raise InputError(f"{what} in {folder.path} has other classes than the images: {odd} in one of them only")
 
 
+def check_class_names(names: tuple[str, ...], folder: Path) -> None:
+    """Raise if the name of a class is not valid UTF-8: no exported file could hold the name."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"the class {name!r} in {folder} has a name that is not valid UTF-8: rename it before training"
+            ) from None
+
+
 def settled(spec: Spec, folder: Path) -> Spec:
     """The same spec with the number of classes, where the data set has none of its own and the spec does not say it."""
     row = choose(DATASETS, spec.data, "data set")

@@ -19,7 +19,7 @@ from lcrbnn.errors import InputError, choose, number
 from lcrbnn.train.augment import READ_SO
 from lcrbnn.train.batches import Batches, Source, part
 from lcrbnn.train.channel import Channel, refusal
-from lcrbnn.train.dataset import data_row
+from lcrbnn.train.dataset import check_class_names, data_row
 from lcrbnn.train.pool import PATIENCE, Pool, Request
 from lcrbnn.train.ranks import whole_number
 from lcrbnn.train.spec import Spec
@@ -96,7 +96,7 @@ def open_splits(
             raise InputError(f"augment {min(whole)!r} needs images that are read from files; {row.name} is held whole")
         learned, watched = splits_of(spec, row, row.load(access.folder))
         return [_held(learned, watched, row, device, share)] * runs
-    tree = found_tree(spec, row, access.folder)
+    tree = _training_tree(spec, row, access.folder)
     with _channel(row, access, device, BATCH, 1) as checking:
         broken = {} if not spec.skip_broken else find_broken(spec, access, device) if known is None else known
         tree = Tree(without(tree.train, broken), tree.test, tree.classes)
@@ -124,7 +124,7 @@ def open_splits(
 def find_broken(spec: Spec, access: Access, device: torch.device, share: tuple[int, int] = (0, 1)) -> Faults:
     """Read every training image once, or of several processes this one's part: which are broken, and why."""
     row = data_row(spec)
-    listing = found_tree(spec, row, access.folder).train
+    listing = _training_tree(spec, row, access.folder).train
     own = part(0, len(listing), *share)
     with _channel(row, access, device, BATCH, 1) as channel:
         return check(listing.take(np.arange(own.start, own.stop)), channel)
@@ -157,6 +157,13 @@ def found_tree(spec: Spec, row: DataSet, folder: Path) -> Tree:
     tree = row.tree(folder)
     if len(tree.classes) != row.classes:
         raise InputError(f"{folder} has {len(tree.classes):,} classes in train, and {row.name} has {row.classes:,}")
+    return tree
+
+
+def _training_tree(spec: Spec, row: DataSet, folder: Path) -> Tree:
+    """The tree of a data set to train on: the run keeps the names of its classes."""
+    tree = found_tree(spec, row, folder)
+    check_class_names(tree.classes, folder)
     return tree
 
 

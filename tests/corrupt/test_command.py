@@ -64,6 +64,8 @@ def test_an_official_folder_is_read_as_it_is(trained: Path, data: Path, tmp_path
         (["--images", "61"], "--images must be a whole number from 1 to 60; got 61"),
         (["--folder", "nowhere"], "there is no folder nowhere"),
         (["--frost", "nowhere"], "frost1.png is not there; `lcrbnn data frost"),
+        (["--frost", "nowhere", "--corruptions", "fog"], "--frost is given and nothing uses it"),
+        (["--frost", "nowhere", "--folder", "elsewhere"], "--frost is given and nothing uses it"),
         (["--device", "tpu"], "no device is called 'tpu'"),
     ],
 )

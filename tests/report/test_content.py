@@ -226,6 +226,19 @@ def test_a_run_in_two_groups_has_its_records_in_both(runs: list[str], tmp_path: 
     assert _table(report, "Corruptions", "Errors, as trained")["mean of 15, error, %"][2].startswith("+0.00 [+0.00")
 
 
+def test_photos_of_frost_that_cannot_be_read_are_refused_before_the_runs_are_read(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", *runs, "-o", str(tmp_path / "page.html"), "--frost"]
+    (tmp_path / "text").write_text("none")
+    for place in ("nowhere", "text", "."):
+        assert main([*words, str(tmp_path / place), "--data-folder", str(tmp_path)]) == 2
+        assert "frost1.png" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+    assert main(["report", "nowhere", "-o", "page.html", "--frost", str(tmp_path)]) == 2
+    assert "frost1.png" in capsys.readouterr().err
+
+
 def test_every_corruption_is_shown_but_frost_without_photos(report: Report) -> None:
     gallery = next(p for p in _parts(report, "What the corruptions look like") if isinstance(p, Gallery))
     assert len(gallery.pictures) == 1 + 18

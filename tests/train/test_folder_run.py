@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,27 @@ def test_a_run_keeps_the_names_of_its_classes_and_its_exported_network_says_them
     (older / "classes.json").write_text("{}")
     assert main(["export", str(older), "-o", str(tmp_path / "older.bnn")]) == 2
     assert "it holds no names of classes" in capsys.readouterr().err
+
+
+NOT_UTF8 = os.fsdecode(b"b\xe9e")  # a Latin-1 name, as an old archive leaves it on a disk
+
+
+@pytest.mark.parametrize("make", [as_folder, lambda tree, where: as_tar(tree, where.with_suffix(".tar"))])
+@pytest.mark.parametrize("name", [NOT_UTF8, "zwölf 12"])
+def test_training_refuses_a_class_whose_name_no_file_can_hold(
+    make: Callable[[Any, Path], Path], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = make({path.replace("/bee/", f"/{name}/"): content for path, content in TREE.items()}, tmp_path / "images")
+    where = ["--data-folder", str(place), "--device", "cpu", "--workers", "0", "--run", str(tmp_path / "run")]
+    for more in ([], ["--classes", "3"], ["--skip-broken"]):
+        code = main(["train", *SETTINGS, *where, *more])
+        assert (code, (tmp_path / "run").exists()) == ((2, False) if name == NOT_UTF8 else (0, True))
+        if code == 0:
+            return
+        said = capsys.readouterr().err
+        assert "class" in said
+        assert "UTF-8" in said
+        assert r"b\udce9e" in said
 
 
 def test_layers_are_looked_at_with_a_few_images_of_all_classes(

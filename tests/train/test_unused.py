@@ -31,6 +31,7 @@ IDLE: list[tuple[dict[str, Any], str]] = [
     ({"milestones": (0.5, 1.0)}, "milestones 0.5, 1 is given and nothing uses it: it goes with schedule step"),
     ({"temperature": 4.0}, "temperature 4 is given and nothing uses it: it goes with distill of more than 0"),
     ({"start_with": "real"}, "start_with real is given and nothing uses it: it goes with start"),
+    ({"batch_norm": "sync"}, "batch_norm sync is given and nothing uses it: it goes with several processes"),
 ]
 USED: list[dict[str, Any]] = [
     {"strength": 0.1, "regularizer": "defensive"},
@@ -55,6 +56,10 @@ def test_a_setting_that_is_said_and_that_nothing_uses_is_refused(changes: dict[s
 @pytest.mark.parametrize("changes", USED, ids=str)
 def test_what_is_used_or_as_it_would_be_anyway_is_taken(changes: dict[str, Any]) -> None:
     refuse_unused(Spec(**changes), changes)
+
+
+def test_several_processes_use_shared_batch_norms() -> None:
+    refuse_unused(Spec(batch_norm="sync"), ["batch_norm"], processes=2)
 
 
 def words_of(changes: dict[str, Any]) -> list[str]:
