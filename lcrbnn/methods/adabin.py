@@ -13,8 +13,9 @@ from lcrbnn.methods.contract import ActivationBinarizer, Binary, WeightBinarizer
 class AdabinWeight(WeightBinarizer):
     """a sign((w - b) / a) + b, b the mean and a the standard deviation of the filter, all inside the graph.
 
-    The sign's slope is IR-Net's, from t_min to t_max. An offset of weights adds the sum of each window's inputs, which
-    the format of exported networks does not have.
+    The variance of n weights is their sum of squares over n, as in the released code, not over n - 1. The sign's slope
+    is IR-Net's, from t_min to t_max. An offset of weights adds the sum of each window's inputs, which the format of
+    exported networks does not have.
     """
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:
@@ -24,11 +25,11 @@ class AdabinWeight(WeightBinarizer):
 
     def latent(self, weight: Tensor) -> Tensor:
         """The standardised weight."""
-        return standardize_filters(weight)
+        return standardize_filters(weight, correction=0)
 
     def forward(self, weight: Tensor) -> Binary:
         """Signs, deviations and means."""
-        spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())))
+        spread, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), correction=0)
         signs = ops.surrogate_sign(self.latent(weight), ops.tanh_slope, self.annealing.t, self.annealing.k)
         return Binary(signs, per_output(spread.clamp_min(1e-5), weight), per_output(mean, weight))
 

@@ -246,20 +246,21 @@ def mean_magnitude(weight: Tensor) -> Tensor:
 FLOOR = 1e-5  # what the released codes of ReCU, SiMaN, IE-Net and BiPer add to a variance before its root
 
 
-def standardize_filters(weight: Tensor, floor: float = 0.0) -> Tensor:
-    """Each filter minus its mean, over its (n-1) standard deviation, inside the graph; a constant filter becomes 0.
+def standardize_filters(weight: Tensor, floor: float = 0.0, correction: int = 1) -> Tensor:
+    """Each filter minus its mean, over its standard deviation, inside the graph; a constant filter becomes 0.
 
-    `floor` is added to the variance: small filters stay smaller than 1, and so do their gradients.
+    `floor` is added to the variance: small filters stay smaller than 1, and so do their gradients. The variance of n
+    weights is their sum of squares over n - `correction`.
     """
-    return _standardize(weight, "filter", "weight", floor)
+    return _standardize(weight, "filter", "weight", floor, correction)
 
 
 def standardize_samples(x: Tensor, floor: float = 0.0) -> Tensor:
-    """The same for each sample of a batch of maps."""
-    return _standardize(x, "sample", "map", floor)
+    """The same for each sample of a batch of maps, with n - 1."""
+    return _standardize(x, "sample", "map", floor, 1)
 
 
-def _standardize(x: Tensor, each: str, whole: str, floor: float) -> Tensor:
+def _standardize(x: Tensor, each: str, whole: str, floor: float, correction: int) -> Tensor:
     if x[0].numel() < 2:
         raise InputError(
             f"this method standardises each {each}, and a {whole} of shape {tuple(x.shape)} has one number a {each}"
@@ -267,9 +268,9 @@ def _standardize(x: Tensor, each: str, whole: str, floor: float) -> Tensor:
     # Over all axes but the first, not over a flattened tensor: that would copy one stored channels last.
     axes = tuple(range(1, x.dim()))
     if floor > 0:
-        variance, mean = torch.var_mean(x, dim=axes, keepdim=True)
+        variance, mean = torch.var_mean(x, dim=axes, correction=correction, keepdim=True)
         return (x - mean) / (variance + floor).sqrt()
-    spread, mean = torch.std_mean(x, dim=axes, keepdim=True)
+    spread, mean = torch.std_mean(x, dim=axes, correction=correction, keepdim=True)
     return (x - mean) / spread.clamp_min(1e-5)
 
 

@@ -124,8 +124,8 @@ BASIS, ENTER, LEAVE = RNG.normal(0, 0.5, (3, 3)), RNG.normal(0, 0.5, (4, 16)), R
 Curve = Callable[[np.ndarray], np.ndarray]  # (2, 12) -> (2, 12)
 
 
-def _even(w: np.ndarray) -> np.ndarray:
-    return (w - w.mean(1, keepdims=True)) / w.std(1, ddof=1, keepdims=True)
+def _even(w: np.ndarray, ddof: int = 1) -> np.ndarray:
+    return (w - w.mean(1, keepdims=True)) / w.std(1, ddof=ddof, keepdims=True)
 
 
 def _floored(w: np.ndarray) -> np.ndarray:
@@ -168,9 +168,9 @@ def _iee_curve(x: np.ndarray) -> np.ndarray:
 
 
 def _adabin_curve(w: np.ndarray) -> np.ndarray:
-    a, b = w.std(1, ddof=1, keepdims=True), w.mean(1, keepdims=True)
+    a, b = w.std(1, keepdims=True), w.mean(1, keepdims=True)
     t, k = 0.1, 10.0
-    sign = np.sign(_even(POINT)) + k * (np.tanh(t * _even(w)) - np.tanh(t * _even(POINT)))
+    sign = np.sign(_even(POINT)) + k * (np.tanh(t * _even(w, ddof=0)) - np.tanh(t * _even(POINT, ddof=0)))
     return a * sign + b
 
 
