@@ -14,27 +14,11 @@ from typing import Any
 from lcrbnn.errors import InputError
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.files import PART, remove_parts, sync_folder, write_whole
+from lcrbnn.runs.log_line import validate_log_line
 from lcrbnn.runs.record import read_record
 
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 DAMAGED = ".damaged"
-
-
-# What a line of the log holds.
-COLUMNS = (
-    "epoch",
-    "steps",
-    "lr",
-    "weight",
-    "loss",
-    "lip",
-    "train",
-    "valid",
-    "valid_loss",
-    "ratios",
-    "share",
-    "seconds",
-)
 
 
 class RunFolder:
@@ -187,8 +171,7 @@ class RunFolder:
                 line = json.loads(raw)
             except (ValueError, RecursionError):
                 line = None
-            if not isinstance(line, dict) or not set(COLUMNS) <= set(line) or line["epoch"] != number:
-                raise InputError(f"{self.log} is damaged in line {number}")
+            validate_log_line(line, number, f"{self.log} is damaged in line {number}")
             lines.append(line)
         return lines
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lcrbnn.runs.checkpoint import Checkpoint
-from lcrbnn.runs.folder import COLUMNS
+from lcrbnn.runs.log_line import COLUMNS
 
 ROOT = Path(__file__).parents[2]
 SMALL = Checkpoint({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "ä/b": np.array(7)}, {"epoch": 3})
@@ -37,4 +37,5 @@ def exactly(sentence: str) -> str:
 
 
 def line(epoch: int, **more: Any) -> dict[str, Any]:
-    return {**dict.fromkeys(COLUMNS), "epoch": epoch, **more}
+    numbers = {"steps": 4 * epoch, "lr": 0.1, "weight": 0.0, "loss": 2.0, "train": 12.5, "seconds": 0.5}
+    return {**dict.fromkeys(COLUMNS), "epoch": epoch, **numbers, **more}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,46 @@ def test_a_line_of_the_log_that_is_none_is_refused(folder: RunFolder, bad: bytes
     folder.log.write_bytes(folder.log.read_bytes() + bad + b"\n")
     with pytest.raises(InputError, match=exactly(f"{folder.log} is damaged in line 2")):
         folder.read_log()
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    {
+        "epoch": [True],
+        "steps": [None, 0, -4, 1.5, "4", 10**30],
+        "lr": [None, -0.1, float("nan"), "0.1", 10**400],
+        "weight": [None, -1.0, float("nan"), float("inf")],
+        "loss": [None, float("nan"), [1.0]],
+        "lip": [float("inf"), "low"],
+        "train": [None, -1, 100.5, 905.0, False],
+        "valid": [-1, 101, "half"],
+        "valid_loss": ["low", True],
+        "valid_top5": [100.1, {}],
+        "ratios": [{"1": 0.5}, 0.5, "0.5", [None], [[0.5]], [True]],
+        "share": ["0.1", {}],
+        "seconds": [None, -1.0, float("inf")],
+        "wait": [None, "0.1"],
+    }.items(),
+)
+def test_a_line_with_an_invalid_value_is_refused_and_names_the_column(
+    folder: RunFolder, column: str, values: list[Any]
+) -> None:
+    for value in values:
+        folder.log.write_bytes(json.dumps({**line(1), column: value}).encode() + b"\n")
+        with pytest.raises(InputError, match=rf"log\.jsonl is damaged in line 1: {column} must be .*; got "):
+            folder.read_log()
+
+
+def test_numbers_that_training_does_not_depend_on_may_be_infinite(folder: RunFolder) -> None:
+    more = {
+        "ratios": [1, float("inf")],
+        "share": float("inf"),
+        "valid_loss": float("inf"),
+        "valid_top5": 99.5,
+        "wait": 0.1,
+    }
+    folder.append(line(1, lip=0.5, valid=20, **more))
+    assert folder.read_log() == [line(1, lip=0.5, valid=20, **more)]
 
 
 def test_a_log_that_is_not_there_is_refused(folder: RunFolder) -> None:
