@@ -22,6 +22,7 @@ from lcrbnn.corrupt.pixels import (
     unit,
 )
 from lcrbnn.corrupt.source import Source
+from lcrbnn.data.decode import open_picture, pixels
 
 FIXED = 22  # bits of the fraction in Pillow's weights
 
@@ -49,7 +50,7 @@ def jpeg_compression(images: Tensor, quality: int) -> Tensor:
     for picture in images.permute(0, 2, 3, 1).cpu().numpy():
         file = io.BytesIO()
         Image.fromarray(picture).save(file, "JPEG", quality=quality)
-        made.append(np.asarray(Image.open(file)))
+        made.append(np.asarray(pixels(open_picture(file.getvalue()))))
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).contiguous().to(images.device)
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.table import SEVERITIES, corrupt
 from lcrbnn.data import DataSet, Split
+from lcrbnn.data.decode import load_picture
+from lcrbnn.data.listing import Broken
 from lcrbnn.data.walk import PICTURES
 from lcrbnn.errors import InputError
 
@@ -148,12 +150,9 @@ class PictureFolder:
             yield Shown(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().to(self.device), labels)
 
     def _read(self, path: Path) -> np.ndarray:
-        from PIL import Image
-
         try:
-            with Image.open(path) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            pixels = np.asarray(load_picture(path))
+        except Broken as error:
             raise InputError(f"{path} is no picture that can be read: {error}") from None
         side = self.row.image
         if pixels.shape != (side, side, 3):

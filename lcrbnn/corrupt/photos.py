@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lcrbnn.data.decode import load_picture
 from lcrbnn.data.frost import PHOTOS
+from lcrbnn.data.listing import Broken
 from lcrbnn.errors import InputError
 
 SHARE = {32: 0.2, 64: 0.3, 224: 1.0}  # of a photo's size, by the side of the images
@@ -50,16 +52,13 @@ class Photos:
 
 def _read(path: Path, folder: Path) -> np.ndarray:
     """uint8 (h, w, 3), red first."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as picture:
-            return np.array(picture.convert("RGB"))
-    except FileNotFoundError:
+    if not path.exists():
         fetch = f"`lcrbnn data frost --data-folder {folder.parent}` fetches all five"
         other = "`lcrbnn data frost` fetches all five into the folder frost of the data folder"
-        raise InputError(f"the frost photo {path} is not there; {fetch if folder.name == 'frost' else other}") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"the frost photo {path} is not there; {fetch if folder.name == 'frost' else other}")
+    try:
+        return np.array(load_picture(path, drop_alpha=True))
+    except Broken as error:
         raise InputError(f"the frost photo {path} cannot be read: {error}") from None
 
 

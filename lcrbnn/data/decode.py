@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lcrbnn.data.listing import Broken
+from lcrbnn.data.listing import Broken, read_file
 
 MOST_PIXELS = 100_000_000  # an image of more is refused before it is decoded
 PLAIN = ("1", "L", "P", "CMYK", "YCbCr")  # modes that Pillow turns into RGB with their scale kept
@@ -29,7 +30,7 @@ def open_picture(content: bytes) -> Any:
     if not content:
         raise Broken("it is empty")
     try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)  # noqa: TID251  (the only call in the package)
     except Image.DecompressionBombError:
         raise Broken(f"it has more than {MOST_PIXELS:,} pixels") from None
     except MemoryError:
@@ -43,6 +44,15 @@ def open_picture(content: bytes) -> Any:
     if picture.format == "TIFF":
         _check_tiff(picture)
     return picture
+
+
+def load_picture(path: Path, *, drop_alpha: bool = False) -> Any:
+    """The picture in a file, decoded to RGB; Broken if the file cannot be read or is not a picture."""
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise Broken(error.strerror or str(error)) from None
+    return pixels(open_picture(content), drop_alpha=drop_alpha)
 
 
 def _check_tiff(picture: Any) -> None:
@@ -64,7 +74,8 @@ def _check_png(content: bytes) -> None:
         sound = int.from_bytes(content[end : end + 4]) == zlib.crc32(content[at + 4 : end])
         if kind[:1].isupper() and not sound:  # what a decoder cannot do without
             raise Broken("it cannot be decoded (its bytes do not have the checksums that it promises)")
-        deep = deep or (kind == b"IHDR" and content[at + 16] == 16)
+        if at == len(_PNG):  # the first chunk is IHDR; Pillow has checked that it is complete
+            deep = content[at + 16] == 16
         if deep and kind == b"tRNS":
             raise Broken("it has a transparent colour of 16 bits a channel, which Pillow does not find")
         at = end + 4
@@ -80,15 +91,16 @@ def reduced(picture: Any, times: int) -> int:
     return round(wide / picture.width)
 
 
-def pixels(picture: Any) -> Any:
+def pixels(picture: Any, *, drop_alpha: bool = False) -> Any:
     """The picture in Pillow's mode RGB, decoded; Broken if that fails, or if its values have no known scale.
 
     Grey, palettes and CMYK as Pillow converts them; 16 bits are rounded to 8; what is transparent is shown on black.
+    With `drop_alpha` an alpha channel is ignored, as OpenCV does.
     Neither colour profiles nor a camera's orientation are applied, as in the usual protocol.
     """
     try:
         picture.load()
-        return _rgb(picture)
+        return picture.convert("RGB") if drop_alpha and picture.mode in CLEAR else _rgb(picture)
     except (Broken, MemoryError):
         raise
     except Exception as error:  # as above

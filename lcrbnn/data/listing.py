@@ -129,7 +129,7 @@ class Files:
         """The bytes of an image; Broken if they cannot be had, or are not those that the archive promises."""
         try:
             if member.kind == FILE:
-                return _whole(member.path)
+                return read_file(Path(member.path))
             if max(member.packed, member.size) > LARGEST:
                 raise Broken(f"it has {max(member.packed, member.size):,} bytes; the most is {LARGEST:,}")
             handle = self._handle(member.path)
@@ -153,8 +153,12 @@ class Files:
         return self._open[path]
 
 
-def _whole(path: str) -> bytes:
-    with Path(path).open("rb") as file:
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file; Broken if something else has this name, or if the file is too large."""
+    kind = other_kind(path)  # before it is opened: that waits until something writes to a pipe
+    if kind is not None:
+        raise Broken(f"it is {kind}, not a regular file")
+    with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise Broken(f"it has more than {LARGEST:,} bytes")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lcrbnn.data.decode import open_picture, pixels
-from lcrbnn.data.listing import Broken
+from lcrbnn.data.listing import Broken, read_file
 from lcrbnn.data.pixels import middle_square
 from lcrbnn.data.walk import PICTURES
 from lcrbnn.engine import Model
@@ -70,7 +70,7 @@ def read_picture(path: Path, model: Model) -> np.ndarray:
     height, width, channels = model.shape
     check_channels(model)
     try:
-        picture = open_picture(path.read_bytes())
+        picture = open_picture(read_file(path))
         turned = TURNS.get(picture.getexif().get(ORIENTATION, 1))
         plain = pixels(picture).convert(MODES[channels])
     except Broken as error:

@@ -13,6 +13,8 @@ from lcrbnn.corrupt.constants import SIDES
 from lcrbnn.corrupt.photos import Photos
 from lcrbnn.corrupt.table import CORRUPTIONS, corrupt
 from lcrbnn.data import DATASETS
+from lcrbnn.data.decode import load_picture
+from lcrbnn.data.listing import Broken
 from lcrbnn.errors import InputError
 from lcrbnn.report.charts import Gallery, Hint, Part, Picture
 
@@ -62,10 +64,9 @@ def _read(path: Path, side: int) -> Tensor:
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
-            small = picture.convert("RGB").resize((side, side), Image.Resampling.BOX)
-    except OSError as error:
-        raise InputError(f"the picture {path} cannot be read: {error.strerror or error}") from None
+        small = load_picture(path).resize((side, side), Image.Resampling.BOX)
+    except Broken as error:
+        raise InputError(f"the picture {path} cannot be read: {error}") from None
     return torch.from_numpy(np.array(small)).permute(2, 0, 1).contiguous()
 
 
