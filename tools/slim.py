@@ -13,7 +13,6 @@ run: some methods' depend on more than that. Such a copy is to be read, not to b
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from lcrbnn.layers import binary_layers, evaluating
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
-from lcrbnn.train.build import WHOLE, load_network
+from lcrbnn.train.build import load_network
 from lcrbnn.train.dataset import run_row
+from lcrbnn.train.finished import WHOLE, digest_checkpoint
 from lcrbnn.train.state import module_arrays
 
 KEPT = "model/"  # how the names of a network's arrays begin
@@ -39,14 +39,15 @@ def slim(run: Path, target: Path, *, signs: bool = False) -> Path:
     newest = source.newest()
     if newest is None or not source.record.exists():
         raise InputError(f"there is no finished run in {run}")
+    load_network(source)  # raises unless the checkpoint is the one of the record
     whole = read_checkpoint(newest)
     arrays = {name: array for name, array in whole.arrays.items() if name.startswith(KEPT)}
     if signs:
         arrays = _with_signs(source, arrays)
     made.create(source.read_spec())
     step = int(newest.stem.removeprefix("step-"))
-    digest = hashlib.sha256(newest.read_bytes()).hexdigest()
-    path = made.save(step, Checkpoint(arrays, {WHOLE: digest, **whole.facts}))
+    digest = digest_checkpoint(newest, whole)
+    path = made.save(step, Checkpoint(arrays, {**whole.facts, WHOLE: digest}))
     for one, other in ((source.log, made.log), (source.classes, made.classes), (source.record, made.record)):
         if one.exists():
             write_whole(other, [one.read_bytes()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lcrbnn.cli._given import refuse_members
@@ -24,11 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Draw, and say where it lies."""
-    from lcrbnn.study.trajectory import draw_trajectories, read_arms
+    from lcrbnn.study.trajectory import draw_trajectories, find_runs, read_arms
+    from lcrbnn.train.finished import find_mismatch
 
     refuse_members(args.records, "plot takes records, for the zoo keeps no log of training")
     _refuse_twice(args.records)
     draw_trajectories(read_arms(args.records), args.out)
+    for path in (run for place in args.records for run in find_runs(place)):
+        if warning := find_mismatch(path):
+            print(f"warning: {warning}", file=sys.stderr)
     print(args.out)
     return 0
 

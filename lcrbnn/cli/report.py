@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lcrbnn.cli._given import refuse_members
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     """Gather, write, say where it lies."""
     from lcrbnn.corrupt.photos import Photos
     from lcrbnn.data.frost import FOLDER
-    from lcrbnn.report.content import gather
+    from lcrbnn.report.content import find_warnings, gather
     from lcrbnn.report.write import write
 
     refuse_members(args.runs, "report takes runs, for the zoo keeps no log of training")
@@ -57,5 +58,7 @@ def execute(args: argparse.Namespace) -> int:
         args.runs, args.records, folder=args.out.parent, picture=args.picture, frost=frost, title=args.title
     )
     write(report, args.out)
+    for warning in find_warnings(report):
+        print(f"warning: {warning}", file=sys.stderr)
     print(args.out)
     return 0

@@ -46,6 +46,15 @@ def _in_short(given: Given) -> list[Part]:
     return [about, table, *([unlike] if unlike else [])] if table else []
 
 
+WARNINGS = "Warnings"
+
+
+def _warnings(given: Given) -> list[Part]:
+    """Runs whose record is not of the checkpoint next to it."""
+    found = [(group.name, seed, run.warning) for group in given.groups for seed, run in group.runs.items()]
+    return [f"{name}, seed {seed}: {warning}." for name, seed, warning in found if warning]
+
+
 SECTIONS: dict[str, Callable[[Given], list[Part]]] = {
     "In short": _in_short,
     "What was trained": lambda given: trained(given.groups),
@@ -62,6 +71,11 @@ SECTIONS: dict[str, Callable[[Given], list[Part]]] = {
 }
 
 
+def find_warnings(report: Report) -> list[str]:
+    """The sentences of the section of warnings."""
+    return [str(part) for section in report.sections if section.title == WARNINGS for part in section.parts]
+
+
 def gather(
     runs: Sequence[str],
     records: Sequence[Path],
@@ -76,7 +90,11 @@ def gather(
     found = find_records(groups, records)
     attach(groups, found)
     given = Given(groups, found, folder, picture, frost)
-    sections = [Section(name, tuple(parts)) for name, make in SECTIONS.items() if (parts := make(given))]
+    sections = [
+        Section(name, tuple(parts))
+        for name, make in {WARNINGS: _warnings, **SECTIONS}.items()
+        if (parts := make(given))
+    ]
     spec = groups[0].spec
     names = tuple(group.name for group in groups)
     count = sum(len(group.runs) for group in groups)

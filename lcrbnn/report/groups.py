@@ -12,6 +12,7 @@ from lcrbnn.report.style import GROUPS
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
 from lcrbnn.study.trajectory import Lines, find_runs, home, read_run
+from lcrbnn.train.finished import find_mismatch
 from lcrbnn.train.spec import Spec
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Run:
     record: dict[str, Any] | None
     sources: list[Path]  # files that the report read
     measured: dict[str, Any] = field(default_factory=dict)  # by kind of record
+    warning: str = ""  # why the checkpoint next to the record is another one
 
     @property
     def ended(self) -> bool:
@@ -97,8 +99,9 @@ def _read(path: Path) -> Run:
     if path.is_dir():
         folder = RunFolder(path)
         record = read_record(folder.record) if folder.record.exists() else None
-        return Run(path, spec, lines, record, [folder.log if record is None else folder.record])
-    return Run(path, spec, lines, read_record(path), [path])
+        source = folder.log if record is None else folder.record
+        return Run(path, spec, lines, record, [source], warning=find_mismatch(path))
+    return Run(path, spec, lines, read_record(path), [path], warning=find_mismatch(path))
 
 
 def _add(group: Group, run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +22,8 @@ from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
 from lcrbnn.runs.checkpoint import read_checkpoint
 from lcrbnn.runs.folder import RunFolder
-from lcrbnn.runs.record import read_record
 from lcrbnn.train.dataset import data_row
+from lcrbnn.train.finished import check_recorded, digest_checkpoint
 from lcrbnn.train.ranks import ALONE, Ranks
 from lcrbnn.train.seeds import derive
 from lcrbnn.train.shared_norm import share_norms
@@ -43,7 +42,6 @@ class Parts(NamedTuple):
     names: dict[Tensor, str]
 
 
-WHOLE = "whole"  # a fact of a checkpoint that is a part of another one: the digest of that
 STUDY = "study:"  # before PLAN/ARM/seed-N, a run of a study, where a spec names a run
 RUNS = Path("runs")  # where the runs of studies lie unless another folder is said: a folder a plan
 
@@ -192,7 +190,8 @@ def read_spec(folder: RunFolder) -> Spec:
 def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
     """The network of a run as its newest checkpoint has it, with the spec and the checkpoint's digest.
 
-    Of a checkpoint that is a part of another one it is the digest of that: a slim copy counts as its run.
+    Of a checkpoint that is a part of another one it is the digest of that: a slim copy counts as its run. If the run is
+    finished, the checkpoint must be the one of its record.
     """
     spec, model, digest, _ = load_run(folder)
     return spec, model, digest
@@ -200,12 +199,9 @@ def load_network(folder: RunFolder) -> tuple[Spec, Network, str]:
 
 def load_finished(folder: RunFolder) -> tuple[Spec, Network, str]:
     """The same of a finished run, as its record has it: whoever reads test images reads those of such a run."""
-    spec, model, digest = load_network(folder)
-    if not folder.record.exists():
+    if folder.exists() and not folder.record.exists():
         raise InputError(f"the run in {folder.path} is not finished: the test split is for finished runs")
-    if read_record(folder.record)["figures"].get("checkpoint_sha256") != digest:
-        raise InputError(f"the newest checkpoint in {folder.path} is not the one that its record is of")
-    return spec, model, digest
+    return load_network(folder)
 
 
 def load_run(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
@@ -219,7 +215,8 @@ def load_run(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
     if checkpoint.facts["spec"] != spec.digest():
         raise InputError(f"the checkpoint {newest} is of a run with other settings than spec.json has")
-    digest = checkpoint.facts.get(WHOLE) or hashlib.sha256(newest.read_bytes()).hexdigest()
+    digest = digest_checkpoint(newest, checkpoint)
+    check_recorded(folder, digest)
     return spec, model, digest, checkpoint.facts
 
 
