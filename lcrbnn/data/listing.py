@@ -197,6 +197,9 @@ def members_of(path: Path) -> Iterator[tuple[str, Member | None]]:
     """What is in an archive, in its order: the name inside, and the member; None for a folder."""
     reader = {".zip": _zip_members, ".tar": _tar_members}[path.suffix.lower()]
     seen: set[str] = set()
+    kind = other_kind(path)
+    if kind is not None:
+        raise InputError(f"{path} cannot be read: it is {kind}, not a regular file")
     try:
         for name, member in reader(path):
             if name in seen and member is not None:

@@ -50,7 +50,7 @@ def _members(where: Path) -> Iterator[tuple[Parts, Member | str]]:
 
 
 def _walk(folder: str, at: Parts) -> Iterator[tuple[Parts, str]]:
-    """The files below a folder, links to folders included: data sets are often put together of links."""
+    """The regular files below a folder, links to folders included: data sets are often put together of links."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -58,12 +58,22 @@ def _walk(folder: str, at: Parts) -> Iterator[tuple[Parts, str]]:
                     continue
                 if entry.is_dir():
                     yield from _walk(entry.path, (*at, entry.name))
-                elif entry.is_symlink() and not is_picture((entry.name,)) and not Path(entry.path).exists():
-                    raise InputError(f"{entry.path} is a link to {Path(entry.path).readlink()}, which is not there")
-                else:
+                elif entry.is_file() or _is_lost_picture(entry):
                     yield (*at, entry.name), entry.path
     except OSError as error:
         raise InputError(f"{folder} cannot be looked into: {error.strerror}") from None
+
+
+def _is_lost_picture(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a link with the name of a picture to nothing: a broken picture. Raise for other such links.
+
+    Pipes, sockets and devices are no pictures.
+    """
+    if not entry.is_symlink() or Path(entry.path).exists():
+        return False
+    if is_picture((entry.name,)):
+        return True
+    raise InputError(f"{entry.path} is a link to {Path(entry.path).readlink()}, which is not there")
 
 
 def _archived(archive: Path, split: str | None) -> Iterator[tuple[Parts, Member | str]]:
