@@ -251,39 +251,53 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_predict_ends_at_a_broken_picture_and_says_how_to_go_on(
+def test_predict_classifies_the_others_and_lists_broken_pictures_at_the_end(
     pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", ZOO, str(pictures)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == (
-        f"lcrbnn: {pictures}/05 broken.png is no picture that can be read: it is empty; --skip-broken goes on "
-        "without such\n"
-    )
-
-
-def test_predict_skips_broken_pictures_if_asked(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = [str(path) for path in sorted(pictures.iterdir()) if "broken" not in path.name]
     assert main(["predict", ZOO, *good]) == 0
     wanted = capsys.readouterr().out
-    assert main(["predict", ZOO, str(pictures), "--skip-broken"]) == 0
+    assert main(["predict", ZOO, str(pictures)]) == 1
     shown = capsys.readouterr()
     assert shown.out == wanted
     assert len(wanted.splitlines()) == 40
-    first, second = shown.err.splitlines()
+    first, second, last = shown.err.splitlines()
     assert first == f"lcrbnn: left out: {pictures}/05 broken.png is no picture that can be read: it is empty"
     assert second.startswith(f"lcrbnn: left out: {pictures}/33 broken.png is no picture that can be read: it cannot be")
+    assert last == "lcrbnn: 2 of the 42 pictures cannot be read"
+    done = run("bash", "-c", f"{sys.executable} -m lcrbnn predict {ZOO} '{pictures}' 2>&1")
+    assert (done.returncode, done.stdout) == (1, wanted + shown.err)  # in this order in a file that takes both
 
 
-def test_predict_fails_if_all_pictures_are_broken(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_ends_with_0_without_broken_pictures_if_asked(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", ZOO, str(pictures), "--skip-broken"]) == 0
+    shown = capsys.readouterr()
+    assert (len(shown.out.splitlines()), len(shown.err.splitlines())) == (40, 2)
+
+
+def test_predict_ends_at_a_broken_picture_if_asked(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", ZOO, str(pictures), "--strict"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"lcrbnn: {pictures}/05 broken.png is no picture that can be read: it is empty")
+    assert shown.err.count("\n") == 1
+    assert main(["predict", ZOO, str(pictures), "--strict", "--skip-broken"]) == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--skip-broken"]])
+def test_predict_fails_if_all_pictures_are_broken(
+    more: list[str], pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = [str(path) for path in sorted(pictures.glob("*broken*"))]
-    assert main(["predict", ZOO, *broken, "--skip-broken"]) == 1
+    assert main(["predict", ZOO, *broken, *more]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 3
     assert shown.err.endswith("lcrbnn: none of the 2 pictures can be read\n")
-    assert main(["predict", ZOO, str(pictures / "none.png"), "--skip-broken"]) == 2  # a name that is not there
+    assert main(["predict", ZOO, str(pictures / "none.png"), *more]) == 2  # a name that is not there
     assert capsys.readouterr().err == f"lcrbnn: there is no picture {pictures / 'none.png'}\n"
 
 

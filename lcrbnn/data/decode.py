@@ -18,6 +18,7 @@ CLEAR = ("RGBA", "LA", "PA", "RGBa", "La")  # modes with alpha
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")  # grey of 16 bits
 FULL = 65535  # white in 16 bits
 BITS, MEANING, BLACK_IS_0 = 258, 262, 1  # of a TIFF file: two of its tags, and a value of the second
+ORIENTATION = 0x0112  # the EXIF tag that says how the camera was held
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")  # no others: some start other programs
 _PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins; chunks follow
 _CHUNK = struct.Struct(">I4s")  # of each: bytes of its content, kind; after the content a CRC-32 of it and the kind
@@ -30,7 +31,7 @@ def open_picture(content: bytes) -> Any:
     if not content:
         raise Broken("it is empty")
     try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)  # noqa: TID251  (the only call in the package)
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)  # noqa: TID251  # the only call in the package
     except Image.DecompressionBombError:
         raise Broken(f"it has more than {MOST_PIXELS:,} pixels") from None
     except MemoryError:
@@ -44,6 +45,16 @@ def open_picture(content: bytes) -> Any:
     if picture.format == "TIFF":
         _check_tiff(picture)
     return picture
+
+
+def orientation(picture: Any) -> Any:
+    """The value of the EXIF tag for the orientation of the camera, 1 if there is none; Broken if EXIF is damaged."""
+    try:
+        return picture.getexif().get(ORIENTATION, 1)
+    except MemoryError:
+        raise
+    except Exception as error:  # as in open_picture
+        raise Broken(f"its EXIF data {_why(error).removeprefix('it ')}") from None
 
 
 def load_picture(path: Path, *, drop_alpha: bool = False) -> Any:
@@ -103,7 +114,7 @@ def pixels(picture: Any, *, drop_alpha: bool = False) -> Any:
         return picture.convert("RGB") if drop_alpha and picture.mode in CLEAR else _rgb(picture)
     except (Broken, MemoryError):
         raise
-    except Exception as error:  # as above
+    except Exception as error:  # as in open_picture
         raise Broken(_why(error)) from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lcrbnn.data.decode import open_picture, pixels
+from lcrbnn.data.decode import open_picture, orientation, pixels
 from lcrbnn.data.listing import Broken, read_file
 from lcrbnn.data.pixels import middle_square
 from lcrbnn.data.walk import PICTURES
@@ -16,8 +16,7 @@ from lcrbnn.engine.reference import scale_pixels
 from lcrbnn.errors import InputError
 
 MODES = {1: "L", 3: "RGB"}  # by the channels of a model
-ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; by its value, what turns a picture back
-TURNS = {
+TURNS = {  # by the value of the EXIF tag for the orientation of the camera: what turns a picture back
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",
@@ -71,7 +70,7 @@ def read_picture(path: Path, model: Model) -> np.ndarray:
     check_channels(model)
     try:
         picture = open_picture(read_file(path))
-        turned = TURNS.get(picture.getexif().get(ORIENTATION, 1))
+        turned = TURNS.get(orientation(picture))
         plain = pixels(picture).convert(MODES[channels])
     except Broken as error:
         raise Unreadable(f"{path} is no picture that can be read: {error}") from None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from lcrbnn.data.pictures import find_pictures, read_picture
+from lcrbnn.data.pictures import Unreadable, find_pictures, read_picture
 from lcrbnn.data.pixels import pillow_square
 from lcrbnn.engine import Model
 from lcrbnn.errors import InputError
@@ -86,6 +86,17 @@ def test_what_is_no_picture_gets_a_sentence(tmp_path: Path, pixels: np.ndarray) 
         find_pictures([tmp_path / "empty"])
     with pytest.raises(InputError, match="this model takes 2"):
         read_picture(tmp_path / "a.png", model(2))
+
+
+@pytest.mark.parametrize("exif", [b"", b"XX*", b"MM\0*\0\0\0\x08\0\x01\x01"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_a_picture_whose_orientation_cannot_be_read_is_broken(
+    kind: str, exif: bytes, tmp_path: Path, pixels: np.ndarray
+) -> None:
+    Image.fromarray(pixels).save(tmp_path / "a.png", kind, exif=b"Exif\0\0" + exif)
+    if exif:
+        with pytest.raises(Unreadable, match="is no picture that can be read: its EXIF data cannot be decoded"):
+            read_picture(tmp_path / "a.png", model())
 
 
 def square(margin: float = 1.0, channels: int = 3) -> Model:
