@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -75,6 +76,24 @@ def _float(value: Any) -> float:
         return float(value)
     except OverflowError:  # a whole number with hundreds of digits
         return math.inf
+
+
+_TOO_LARGE = "Storage size calculation overflowed"  # torch: the number of bytes does not fit into 64 bits
+_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "out of memory")
+_AMOUNT = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+ \w+)", re.IGNORECASE)
+
+
+def describe_memory_error(error: BaseException) -> str | None:
+    """One sentence about an allocation of Python, numpy or torch that failed; None for every other error."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and text.startswith(_TOO_LARGE):
+        amount = "more bytes than a computer can address"
+    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(one in text for one in _NO_MEMORY)):
+        found = _AMOUNT.search(text)
+        amount = found[1] if found else "so many bytes"
+    else:
+        return None
+    return f"there is not enough memory: {amount} cannot be allocated"
 
 
 def names_of(given: Any, what: str) -> list[str]:

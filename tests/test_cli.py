@@ -3,9 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from lcrbnn import __version__
@@ -54,8 +58,17 @@ def test_methods_and_models_are_listed_a_line_each(capsys: pytest.CaptureFixture
         (["demo", "--epochs", "0"], "lcrbnn: --epochs must be a whole number of at least 1; got 0\n"),
         (["demo", "--epochs", "ten"], "lcrbnn: argument --epochs: invalid int value: 'ten'; see lcrbnn demo --help\n"),
         (["demo", "--weight", "-1"], "lcrbnn: --weight must be a number of at least 0; got -1.0\n"),
-        (["demo", "--seeds", "0"], "lcrbnn: --seeds must be a whole number of at least 1; got 0\n"),
+        (["demo", "--seeds", "0"], "lcrbnn: --seeds must be a whole number from 1 to 1000; got 0\n"),
+        (["demo", "--seeds", "99999999"], "lcrbnn: --seeds must be a whole number from 1 to 1000; got 99999999\n"),
         (["demo", "--nope"], "lcrbnn: unrecognized arguments: --nope; see lcrbnn demo --help\n"),
+        (
+            ["cost", "resnet20-double", "--classes", "99999999999999"],
+            "lcrbnn: classes must be a whole number from 1 to 1000000; got 99999999999999\n",
+        ),
+        (
+            ["cost", "resnet20-double", "--classes", str(10**30)],
+            f"lcrbnn: classes must be a whole number from 1 to 1000000; got {10**30}\n",
+        ),
         (["methods", "--curves", "x.doc"], "lcrbnn: a figure is a .png, .svg or .pdf file; got 'x.doc'\n"),
     ],
 )
@@ -68,6 +81,29 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert shown.err == sentence
     assert shown.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("work", "amount"),
+    [
+        (lambda: torch.empty(10**15), "4000000000000000 bytes"),
+        (lambda: torch.empty(2**62, 64), "more bytes than a computer can address"),
+        (lambda: np.empty(10**15), "7.11 PiB"),
+        (lambda: bytearray(2**62), "so many bytes"),
+    ],
+)
+def test_an_allocation_that_fails_is_one_sentence(
+    work: Callable[[], Any], amount: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lcrbnn.cli.models.execute", lambda args: work())
+    assert main(["models"]) == 1
+    assert capsys.readouterr().err == f"lcrbnn: there is not enough memory: {amount} cannot be allocated\n"
+
+
+def test_other_errors_of_torch_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcrbnn.cli.models.execute", lambda args: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):
+        main(["models"])
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work(

@@ -343,7 +343,10 @@ def test_odd_image_sizes_pass_every_shortcut() -> None:
     ("call", "sentence"),
     [
         (lambda: lcrbnn.network("resnet21"), "no network is called 'resnet21'; there are resnet8-double"),
-        (lambda: lcrbnn.network("resnet20", "irnet", classes=0), "classes must be a whole number of at least 1; got 0"),
+        (
+            lambda: lcrbnn.network("resnet20", "irnet", classes=0),
+            "classes must be a whole number from 1 to 1000000; got 0",
+        ),
         (lambda: lcrbnn.network("resnet20", "irnet", in_channels=0), "in_channels must be"),
         (lambda: lcrbnn.network("resnet20", "irnet", image=2), "image must be a whole number of at least 8"),
         (lambda: lcrbnn.network("resnet20", "irnet", bits="2/2"), "irnet has no bit width '2/2'"),

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from lcrbnn import __version__
-from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose
+from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose, describe_memory_error
 
 # Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
 # loaded only when it is asked for.
@@ -79,6 +79,12 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:  # a disk or a folder gone bad where nobody expected it
         where = f"{error.filename}: " if error.filename else ""
         _say(f"lcrbnn: {where}{error.strerror or error}")
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        sentence = describe_memory_error(error)
+        if sentence is None:
+            raise
+        _say(f"lcrbnn: {sentence}")
         return 1
     except KeyboardInterrupt:
         _say("lcrbnn: interrupted")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from lcrbnn.errors import InputError, number
 
+MAX_SEEDS = 1000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the demo."""
@@ -23,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
             "--weight is lambda of the run with retention and must be more than 0; the run without is made anyway"
         )
     number(args.weight, "--weight", low=0)
-    number(args.seeds, "--seeds", low=1, whole=True)
+    number(args.seeds, "--seeds", low=1, high=MAX_SEEDS, whole=True)
     number(args.epochs, "--epochs", low=1, whole=True)
     try:
         args.out.mkdir(parents=True, exist_ok=True)

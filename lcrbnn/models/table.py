@@ -194,6 +194,7 @@ _ROWS = [
 ]
 
 MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
+MAX_CLASSES = 1_000_000
 REAL = "real"  # the name of no method: full precision, as the command line calls it
 
 
@@ -209,8 +210,8 @@ def network(
 ) -> Network:
     """Build a network of MODELS: binary by `method`, or its full-precision twin for None or "real".
 
-    `classes` and `image` (the side of an image) are the row's own unless given. `bits` and further options go to the
-    method: `network("resnet20-double", "irnet", bits="1/32", t_min=0.1)`.
+    `classes` (at most MAX_CLASSES) and `image` (the side of an image) are the row's own unless given. `bits` and
+    further options go to the method: `network("resnet20-double", "irnet", bits="1/32", t_min=0.1)`.
     """
     row = choose(MODELS, name, "network")
     classes = row.classes if classes is None else classes
@@ -219,7 +220,7 @@ def network(
     if method is None and (bits is not None or options):
         given = [*(["bits"] if bits is not None else []), *options]
         raise InputError(f"without a method there are no bits or options; got {', '.join(given)}")
-    number(classes, "classes", low=1, whole=True)
+    number(classes, "classes", low=1, high=MAX_CLASSES, whole=True)
     number(in_channels, "in_channels", low=1, whole=True)
     number(image, "image", low=8, whole=True)
     chosen = None if method is None else find_method(method, bits, **options)

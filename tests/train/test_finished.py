@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -81,6 +82,20 @@ def test_a_report_and_a_plot_say_that_the_checkpoint_is_another(run: Path, capsy
     for record in (run, run / "record.json"):
         assert main(["plot", str(record), "-o", str(run.parent / "plot.svg")]) == 0
         assert FOREIGN in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_a_log_line_with_invalid_ratios_is_one_sentence(
+    command: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = RunFolder(run).log, run.parent / ("out.md" if command == "report" else "out.svg")
+    for ratios in ({"1": 0.5}, {}, [{}]):
+        log.write_text(json.dumps({**json.loads(log.read_text()), "ratios": ratios}) + "\n")
+        assert main([command, str(run), "-o", str(out)]) == 2
+        assert capsys.readouterr().err == (
+            f"lcrbnn: {log} is damaged in line 1: ratios must be a list of numbers, or null; got {ratios}\n"
+        )
+    assert not list(run.parent.glob("out*"))
 
 
 def test_a_slim_copy_is_read_as_the_run(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
