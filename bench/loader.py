@@ -41,7 +41,7 @@ def plain_part(content: bytes, place: int) -> np.ndarray:
     """A random part by Pillow, uint8 (side, side, 3)."""
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(content)).convert("RGB")  # noqa: TID251  (the plain loop is the baseline)
+    picture = Image.open(io.BytesIO(content)).convert("RGB")  # noqa: TID251  # the plain loop is the baseline)
     box, mirrored = random_crop(picture.width, picture.height, draws(KEY, place))
     part = picture.crop((box.left, box.top, box.left + box.width, box.top + box.height))
     part = part.resize((SIDE, SIDE), Image.Resampling.BILINEAR)

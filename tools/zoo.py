@@ -1,7 +1,8 @@
 """Add a finished run to the zoo of this source tree: python -m tools.zoo runs/a/seed-0 NAME --recipe RECIPE.
 
-It writes lcrbnn/zoo/files/NAME.safetensors, reads all test images with that file (once more than the run did), and
-writes results/zoo/NAME.json and the list lcrbnn/zoo/index.json.
+It writes lcrbnn/zoo/files/NAME.safetensors (zoo/NAME.safetensors if the file is too large for the wheel), reads all
+test images with that file (once more than the run did), and writes results/zoo/NAME.json and the list
+lcrbnn/zoo/index.json.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ def main() -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("name", metavar="NAME", help="what it is to be called")
     parser.add_argument("--recipe", required=True, help="the recipe that it was made from")
+    parser.add_argument(
+        "--siblings", type=Path, metavar="FOLDER", help="records of the same settings with all seeds, for their mean"
+    )
+    parser.add_argument("--note", default="", help="what a reader must know before comparing networks of the list")
     add_options(parser)
     args = parser.parse_args()
     try:
-        added = add_run(args.run, args.name, args.recipe, RECORDS, Options(args.device, args.data_folder))
+        added = add_run(
+            args.run, args.name, args.recipe, RECORDS, Options(args.device, args.data_folder), args.siblings, args.note
+        )
     except InputError as error:
         print(f"tools.zoo: {error}", file=sys.stderr)
         raise SystemExit(2) from None

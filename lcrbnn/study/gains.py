@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lcrbnn.study.cells import NONE, against_zero, markdown, minus
 from lcrbnn.study.paired import Paired
 from lcrbnn.study.promise import Arm, Promise, Row, Table
-from lcrbnn.study.readings import top1
+from lcrbnn.study.readings import mark_fault, top1
 
 COLUMNS = ("CIFAR-10 unless said", "form", "pairs", "without", "with", "gain, 95 %", "paper's gain")
 
@@ -48,7 +48,8 @@ def all_gains(promise: Promise) -> list[Gain]:
                 both = top1(promise.control_runs(row.of, row.seeds)), top1(promise.runs(row.of, row.seeds))
                 without, given = (statistics.fmean(side[seed] for seed in pairs) for side in both)
                 theirs = paper_gain(promise, table, row)
-                rows.append(Gain(table.title, row.title, found, theirs, without, given))
+                title = mark_fault(row.title, promise.runs(row.of, row.seeds))
+                rows.append(Gain(table.title, title, found, theirs, without, given))
                 done.add(row.of)
     return rows
 

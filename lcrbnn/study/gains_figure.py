@@ -9,6 +9,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.study.cells import minus
 from lcrbnn.study.figure import BLUE, ORANGE, drawing, named
 from lcrbnn.study.gains import Gain
+from lcrbnn.study.readings import FAULT_MARK
 
 WIDEST = 3.0  # points to either side that are drawn; what lies outside is an arrow with its number
 FAINT = "0.4"  # grey of what is said beside the picture
@@ -30,16 +31,21 @@ def draw_gains(rows: list[Gain], path: Path) -> None:
             if i == 0 or row.table != rows[i - 1].table:
                 axes.text(-WIDEST, place - 0.85, named(row.table), va="center", fontsize=8, bbox=HEADING)
             _draw_row(axes, row, place)
+        note = "\n† trained with a faulty GPU kernel, see docs/results.md" if _any_faulty(rows) else ""
         axes.set(
             xlim=(-WIDEST, WIDEST),
             ylim=(at + 0.8, 0.3),
-            xlabel="points of test accuracy, with less without LCR; CIFAR-10 unless said",
+            xlabel="points of test accuracy, with less without LCR; CIFAR-10 unless said" + note,
         )
         axes.set_yticks(places, [named(row.row.replace("`", "")) for row in rows])
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
         _explain(axes)
+
+
+def _any_faulty(rows: list[Gain]) -> bool:
+    return any(row.row.endswith(FAULT_MARK) for row in rows)
 
 
 def _draw_row(axes: Any, row: Gain, place: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lcrbnn.study.cells import NOT_RUN, interval, markdown, minus
 from lcrbnn.study.plan import Runs
 from lcrbnn.study.promise import Promise, Row, Table
+from lcrbnn.study.readings import mark_fault
 from lcrbnn.study.reproduce import LAYERS
 
 ABOUT_WEIGHTS = """Latent weights as they are stored, 10,000 of each layer by chance (all, where there are fewer): the
@@ -39,7 +40,8 @@ def weight_table(promise: Promise, table: Table) -> str:
     arms = [(row, _looked(promise, row)) for row in table.rows]
     columns = ["layer", "weights"]
     for place, (row, _) in enumerate(arms):
-        columns += [row.title] if place == 0 else [row.title, "difference, 95 %"]
+        title = _title(promise, row)
+        columns += [title] if place == 0 else [title, "difference, 95 %"]
     first = next((found for _, found in arms if found), {})
     if not first:
         return markdown(columns, [[NOT_RUN, *[""] * (len(columns) - 1)]])
@@ -54,7 +56,12 @@ def weight_table(promise: Promise, table: Table) -> str:
 def map_table(promise: Promise, table: Table) -> str:
     """A line a layer: the likeness of real and of binary maps of each arm."""
     arms = [(row, _looked(promise, row)) for row in table.rows]
-    columns = ["maps in front of", "size", "chance", *(f"{row.title}, {kind}" for row, _ in arms for kind in KINDS)]
+    columns = [
+        "maps in front of",
+        "size",
+        "chance",
+        *(f"{_title(promise, row)}, {kind}" for row, _ in arms for kind in KINDS),
+    ]
     first = next((found for _, found in arms if found), {})
     if not first:
         return markdown(columns, [[NOT_RUN, *[""] * (len(columns) - 1)]])
@@ -66,6 +73,10 @@ def map_table(promise: Promise, table: Table) -> str:
         rows.append(cells)
     ranks = [_ranked(list(found.values()), kind) for _, found in arms for kind in KINDS]
     return markdown(columns, [*rows, ["rank correlation", "", "", *ranks]])
+
+
+def _title(promise: Promise, row: Row) -> str:
+    return mark_fault(row.title, promise.runs(row.of, row.seeds))
 
 
 def _looked(promise: Promise, row: Row) -> dict[int, dict[str, Any]]:

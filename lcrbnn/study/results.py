@@ -10,7 +10,7 @@ from lcrbnn.study.comparison import ABOUT, comparison
 from lcrbnn.study.gains import all_gains, gains, gains_table, paper_gain
 from lcrbnn.study.layers import layer_tables
 from lcrbnn.study.promise import Promise, Row, Table
-from lcrbnn.study.readings import share, top1
+from lcrbnn.study.readings import mark_fault, share, top1
 
 COLUMNS = (
     "",
@@ -40,6 +40,13 @@ Percent of the test images. *ours*: mean over seeds, with the standard deviation
 smallest true gain that so many pairs show four times out of five. *share*: retention's part of the gradient after the
 last epoch; under .01 it is not called LCR. A dash: the paper has no figure there, or one run gives no interval. The
 paper's figures are those that it prints.
+
+† The GPU kernel of these runs was faulty. Power iteration starts from v_0 and takes n steps (5 by default), and L_Lip
+needs the last two vectors, v_n and v_{n−1}. The kernel returned v_0 in place of v_{n−1}, so the value and the gradient
+of L_Lip were wrong. The fault was in the package from 2026-11-15 to 2026-11-18 (a record with `lcr_revision` 2 or later
+does not have it). It changed every run that was trained with LCR on a GPU, and every ratio σ_B/σ_F that was measured
+during such a training. Runs without LCR and runs on a CPU are correct. The marked rows describe the networks that were
+trained; they say little about LCR until they are repeated with the corrected kernel.
 """
 
 SUMMARY = """## What retention gains, all studies
@@ -102,6 +109,8 @@ def _cells(promise: Promise, table: Table, row: Row) -> list[str]:
     if not values:
         return cells
     mean = statistics.fmean(values)
+    measured = [row.of] if row.than is None else [row.of, row.than]
+    cells[0] = mark_fault(row.title, *(promise.runs(arm, row.seeds) for arm in measured))
     cells[1] = f"{len(values)}" if len(values) == row.seeds else f"{len(values)} of {row.seeds}"
     possible = (-200.0, 200.0) if row.than else (0.0, 100.0)
     cells[3:5] = f"{mean:{signed}.2f} ({spread(values)})", interval(values, f"{signed}.2f", possible)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+import statistics
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from lcrbnn.errors import InputError
 from lcrbnn.runs.folder import RunFolder
@@ -18,17 +20,20 @@ from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.spec import Spec
 from lcrbnn.zoo import index
 from lcrbnn.zoo.file import read_small, write_small
-from lcrbnn.zoo.index import Member, members, write_index
+from lcrbnn.zoo.index import Member, member_path, members, write_index
 from lcrbnn.zoo.measure import drawn_logits, read_test
 
 SAMPLE = 1  # thousands of test images whose figure is kept too, so that a test is quick
 
 
-def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) -> Member:
+def add_run(
+    run: Path, name: str, recipe: str, records: Path, options: Options, siblings: Path | None = None, note: str = ""
+) -> Member:
     """Write the network of a run as a file of the zoo, read all test images with that file, and list it.
 
     The reading is noted in the record, `records`/NAME.json. It is one more reading of the test images, of a network
-    that is not changed by it any more.
+    that is not changed by it any more. `siblings` is the folder of the records of all runs that differ from this one
+    only in the seed: the list shows their mean accuracy beside that of the file.
     """
     listed = members()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
@@ -41,8 +46,10 @@ def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) 
         raise InputError(f"the run in {run} is not finished: the zoo is for finished runs")
     trained = read_record(folder.record)
     words = command(recipe, spec, name)
+    runs, mean = (1, _trained_top1(trained)) if siblings is None else mean_of_siblings(spec, siblings)
     path = index.FOLDER / "files" / f"{name}.safetensors"
     write_small(path, spec, net, digest)
+    path = _move_if_too_large_for_wheel(path, name)
     small = read_small(path)
     try:
         whole, sample = read_test(small, options), read_test(small, options, SAMPLE)
@@ -61,6 +68,10 @@ def add_run(run: Path, name: str, recipe: str, records: Path, options: Options) 
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         recipe=words,
         record=f"results/zoo/{name}.json",
+        seed=spec.seed,
+        runs=runs,
+        mean_top1=None if mean is None else round(mean, 2),
+        note=note,
     )
     _write_record(records / f"{name}.json", member, small.spec, trained, whole._asdict(), sample._asdict())
     write_index(listed | {name: member})
@@ -79,6 +90,33 @@ def command(recipe: str, spec: Spec, name: str) -> str:
         else:
             words += [flag, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
     return shlex.join([*words, "--run", f"runs/{name}"])
+
+
+def mean_of_siblings(spec: Spec, records: Path) -> tuple[int, float]:
+    """Number and mean test accuracy of the recorded runs whose settings differ from `spec` only in the seed."""
+    top1 = {}
+    for path in sorted(records.glob("seed-*.json")):
+        record = read_record(path)
+        settings = Spec.of(record["settings"])
+        accuracy = _trained_top1(record)
+        if accuracy is not None and settings.but(seed=spec.seed) == spec:
+            top1[settings.seed] = accuracy
+    if spec.seed not in top1:
+        raise InputError(f"{records} has no record of the run with seed {spec.seed} that has read the test images")
+    return len(top1), statistics.fmean(top1.values())
+
+
+def _trained_top1(record: dict[str, Any]) -> float | None:
+    """The first test result that a record holds."""
+    return next((one["top1"] for one in record.get("readings", []) if one.get("split") == "test"), None)
+
+
+def _move_if_too_large_for_wheel(path: Path, name: str) -> Path:
+    final = member_path(name, path.stat().st_size)
+    if final != path:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(final)
+    return final
 
 
 def _retention(spec: Spec) -> str:

@@ -83,6 +83,11 @@ def read_small(path: Path) -> Small:
 
 def read_member(member: Member) -> Small:
     """The network of a line of the list; a file that is whole but not the one that was listed is refused."""
+    if not member.path.exists():
+        raise InputError(
+            f"{member.path} is missing: a network of {member.bytes:,} bytes is not installed with the package, "
+            "only the source tree of lcrbnn has it"
+        )
     small = read_small(member.path)
     found = hashlib.sha256(member.path.read_bytes()).hexdigest()
     if found != member.sha256:

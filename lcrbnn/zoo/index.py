@@ -11,6 +11,8 @@ from lcrbnn.runs.files import write_whole
 
 FOLDER = Path(__file__).parent
 PREFIX = "zoo:"  # before a name, where a command takes a run or a file too
+MAX_BYTES_IN_WHEEL = 500_000  # larger files stay in the source tree, so that the wheel stays under 4 MB
+OUTSIDE_WHEEL = "zoo"  # their folder, at the root of the source tree
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,22 @@ class Member:
     sha256: str
     recipe: str  # the command that trains it
     record: str  # in the source tree
+    seed: int  # of the run that the file was made from
+    runs: int = 1  # number of finished runs that differ from this one only in the seed, this one included
+    mean_top1: float | None = None  # mean test accuracy of these runs as trained; None without a record of it
+    note: str = ""  # what a reader must know before comparing two networks
 
     @property
     def path(self) -> Path:
-        """Its file."""
-        return FOLDER / "files" / f"{self.name}.safetensors"
+        """Path of the file; a large file is not installed with the package."""
+        return member_path(self.name, self.bytes)
+
+
+def member_path(name: str, size: int) -> Path:
+    """Path of a file of `size` bytes: inside the package, or in the folder `zoo` of the source tree if it is large."""
+    if size > MAX_BYTES_IN_WHEEL:
+        return FOLDER.parents[1] / OUTSIDE_WHEEL / f"{name}.safetensors"
+    return FOLDER / "files" / f"{name}.safetensors"
 
 
 def members() -> dict[str, Member]:

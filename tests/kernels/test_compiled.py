@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,23 @@ def test_a_kernel_compiles_for_a_gpu(name: str, architecture: int, monkeypatch: 
     assert made
     assert all(one.asm["cubin"] for one in made)
     assert all(one.metadata.shared <= SHARED[architecture] for one in made)
+
+
+@pytest.mark.parametrize("rows", [128, 256])
+def test_both_vectors_of_the_power_iteration_come_out_of_its_loop(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler once took the second-last vector for a constant, and the kernel stored its start vector."""
+    made = []
+
+    def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, num_warps: int = 4) -> None:
+        made.append(
+            triton.compile(described(kernel, args), GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+        )
+
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.setattr(triton.runtime.jit.JITFunction, "run", compiled)
+    power(torch.zeros(4, rows, rows), torch.zeros(4, rows), 5, True)
+    (kernel,) = made
+    stored = re.findall(r"tt\.store \S+, (%\w+)(?:#\d+)?,", kernel.asm["ttir"])
+    loops = re.findall(r"(%\w+)(?::\d+)? = scf\.for", kernel.asm["ttir"])
+    assert len(stored) == 2
+    assert set(stored) <= set(loops)

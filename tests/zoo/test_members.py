@@ -29,7 +29,7 @@ from lcrbnn.train.recipes import find_recipe
 from lcrbnn.train.run import train
 from lcrbnn.zoo import index
 from lcrbnn.zoo.add import add_run
-from lcrbnn.zoo.file import Small, read_small
+from lcrbnn.zoo.file import Small, read_member, read_small
 from lcrbnn.zoo.index import Member, members
 from lcrbnn.zoo.measure import drawn_logits, read_test
 from tests.data.trees import as_zip, generated
@@ -46,8 +46,11 @@ every = pytest.mark.parametrize("member", MEMBERS.values(), ids=lambda m: m.name
 
 
 def test_the_list_has_every_file_and_no_other() -> None:
-    files = {path.name for path in (index.FOLDER / "files").iterdir()}
-    assert files == {f"{name}.safetensors" for name in MEMBERS}
+    inside = {path.name: path.stat().st_size for path in (index.FOLDER / "files").iterdir()}
+    outside = {path.name: path.stat().st_size for path in (ROOT / index.OUTSIDE_WHEEL).iterdir()}
+    assert inside.keys() | outside.keys() == {f"{name}.safetensors" for name in MEMBERS}
+    assert max(inside.values()) <= index.MAX_BYTES_IN_WHEEL < min(outside.values())
+    assert sum(inside.values()) < 1_000_000  # the wheel has to stay under 4 MB
     records = {path.name for path in (ROOT / "results" / "zoo").iterdir()}
     assert records == {f"{name}.json" for name in MEMBERS}
 
@@ -73,8 +76,45 @@ def test_the_document_has_the_figures_of_the_record(member: Member) -> None:
     record = json.loads((ROOT / member.record).read_text())
     read = record["figures"]["as_trained"]
     trained = "not read" if read is None else f"{read['top1']:.2f} % ({record['settings']['precision']})"
-    row = f"| `{member.name}` | {trained} | {member.top1:.2f} % | {member.bytes:,} |"
+    mean = "–" if member.mean_top1 is None else f"{member.mean_top1:.2f} % ({member.runs} runs)"
+    row = f"| `{member.name}` | {member.seed} | {trained} | {member.top1:.2f} % | {mean} | {member.bytes:,} |"
     assert row in (ROOT / "docs" / "zoo.md").read_text()
+
+
+@every
+def test_the_mean_of_all_seeds_is_that_of_the_records_of_the_same_settings(member: Member) -> None:
+    spec = read_small(member.path).spec
+    top1 = []
+    for path in sorted((ROOT / "results").glob("cifar10-*/*/seed-*.json")):
+        record = json.loads(path.read_text())
+        if record.get("kind") == "train" and Spec.of(record["settings"]).but(seed=spec.seed) == spec:
+            top1 += [one["top1"] for one in record.get("readings", [])[:1] if one["split"] == "test"]
+    assert member.seed == spec.seed
+    if member.mean_top1 is None:
+        assert (member.runs, top1) == (1, [])
+    else:
+        assert member.runs == len(top1)
+        assert member.mean_top1 == round(sum(top1) / len(top1), 2)
+
+
+def test_seed_0_of_resnet20_says_that_it_has_the_largest_gain() -> None:
+    gains = {}
+    for seed in range(8):
+        without, given = (
+            json.loads((ROOT / "results" / "cifar10-double" / arm / f"seed-{seed}.json").read_text())["readings"][0]
+            for arm in ("none", "default")
+        )
+        gains[seed] = given["top1"] - without["top1"]
+    member = MEMBERS["resnet20-double-irnet-lcr"]
+    assert max(gains, key=lambda seed: gains[seed]) == member.seed == 0
+    assert f"mean gain is {sum(gains.values()) / 8:+.2f} points" in member.note
+
+
+def test_a_large_file_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = MEMBERS["resnet18-irnet"]
+    monkeypatch.setattr(index, "FOLDER", tmp_path / "lcrbnn" / "zoo")
+    with pytest.raises(lcrbnn.InputError, match="is missing: a network of 1,789,588 bytes is not installed"):
+        read_member(member)
 
 
 @every
@@ -112,6 +152,9 @@ def test_the_commands_list_read_and_name(tmp_path: Path, capsys: pytest.CaptureF
     for member in MEMBERS.values():
         for word in (member.name, f"{member.top1:.2f} %", f"{member.bytes:,} bytes", member.recipe, member.record):
             assert word in said
+        if member.mean_top1 is not None:
+            assert f"seed {member.seed}; mean of all {member.runs} seeds, as trained: {member.mean_top1:.2f} %" in said
+        assert member.note in said
     assert main(["eval", f"zoo:{SMALL}", "--device", "cpu"]) == 0
     listed = MEMBERS[SMALL].top1
     said = capsys.readouterr().out
