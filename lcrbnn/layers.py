@@ -14,6 +14,7 @@ from lcrbnn.errors import InputError, number
 from lcrbnn.kernels.conv import conv2d
 from lcrbnn.methods import Binary, Method
 from lcrbnn.methods import method as find_method
+from lcrbnn.methods.contract import standardize_samples
 
 
 class BinaryLayer(nn.Module):
@@ -56,6 +57,13 @@ class BinaryLayer(nn.Module):
             return self.weight_binarizer(self.weight)
         return self.normalizer.after(self.weight_binarizer(self.normalizer.before(self.weight)))
 
+    def prepared_input(self, x: Tensor) -> Binary:
+        """Return the input as the layer multiplies it: binarised, or real (RBNN standardises real inputs too)."""
+        if self.input_binarizer is not None:
+            binarized: Binary = self.input_binarizer(x)
+            return binarized
+        return Binary(standardize_samples(x) if self.method.standardizes_real_input else x)
+
     def _multiply(self, x: Tensor, signs: Tensor, padding_sign: float) -> Tensor:
         raise InputError(f"{type(self).__name__} is not a layer of its own: use BinaryConv2d or BinaryLinear")
 
@@ -65,8 +73,7 @@ class BinaryLayer(nn.Module):
         weight = self.binary_weight()
         if self.weight_binarizer.observes and self.training and self.observing:
             self.weight_binarizer.observe(x.detach(), getattr(self, "groups", 1))
-        a = Binary(x) if self.input_binarizer is None else self.input_binarizer(x)
-        y = self._weighted(a, weight)
+        y = self._weighted(self.prepared_input(x), weight)
         if self.bias is None:
             return y
         return y + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))

@@ -108,6 +108,11 @@ def test_what_is_summed_over_a_sample_is_counted() -> None:
     )
     assert usual == 100 + 72  # a sign a number, a scale an output
     assert others == [usual + 100, usual + 100, 100 * (2 + 2) + 72]
+    real, standardized = (
+        count(nn.Sequential(lcrbnn.BinaryConv2d(4, 8, 3, method=lcrbnn.method(name, "1/32"))), (4, 5, 5)).element_wise
+        for name in ("recu", "rbnn")
+    )
+    assert (real, standardized) == (72, 4 * 100 + 72)
 
 
 def test_the_cost_table_of_the_paper() -> None:

@@ -16,10 +16,20 @@ EVERY_BITS = [m.configure(f"1/{b}") for m in METHODS.values() for b in m.activat
 EVERY_BITS += [method("abc-net", weight_bases=3, activation_bases=2), method("abc-net", "1/32", weight_bases=2)]
 
 
+def meant_input(layer: BinaryConv2d | BinaryLinear, x: Tensor) -> Tensor:
+    """The real tensor that the layer multiplies by; of methods with real activations, RBNN alone changes it."""
+    if layer.input_binarizer is not None:
+        return layer.input_binarizer(x).value()
+    if layer.method.name != "rbnn":
+        return x
+    flat = x.flatten(1)
+    return ((flat - flat.mean(1, keepdim=True)) / flat.std(1, keepdim=True)).view_as(x)
+
+
 def slow_convolution(layer: BinaryConv2d, x: Tensor) -> Tensor:
     """Form the two real tensors that are meant, pad, convolve: what the layer must equal."""
     w = layer.weight_binarizer(layer.weight)
-    a = x if layer.input_binarizer is None else layer.input_binarizer(x).value()
+    a = meant_input(layer, x)
     left, right, top, bottom = layer._reversed_padding_repeated_twice
     a = F.pad(a, (left, right, top, bottom), value=layer.padding_value)
     y = torch.zeros(())
@@ -98,7 +108,7 @@ def test_a_linear_layer_of_signs_equals_one_of_the_tensors_meant(chosen: Method)
     layer = BinaryLinear(6, 4, bias=True, method=chosen).double()
     x = torch.randn(3, 6, dtype=torch.float64)
     w = layer.weight_binarizer(layer.weight)
-    a = x if layer.input_binarizer is None else layer.input_binarizer(x).value()
+    a = meant_input(layer, x)
     assert layer.bias is not None
     y = layer.bias
     for base in w.each():

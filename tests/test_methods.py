@@ -313,6 +313,8 @@ def test_two_methods_give_a_half_each() -> None:
     assert layer(x).shape == (2, 4, 3, 3)
     assert method("recu/dorefa").bit_widths == method("dorefa").bit_widths
     assert method("irnet/recu", "1/32").activation_binarizer(3) is None
+    assert method("irnet/rbnn", "1/32").standardizes_real_input
+    assert not method("rbnn/irnet", "1/32").standardizes_real_input
     assert method("irnet/irnet").configure("1/32").weight_binarizer(weight).annealing.t == pytest.approx(0.1)
 
 

@@ -12,6 +12,7 @@ Everything is read off one forward pass. The rule, for one image:
     sum of two maps         1 a number, wherever a network adds: skips, a learned shift (but not one that a sign is
                             taken of: its comparison is with the shift then)
     mean of a sample        1 a number, where signs or scales need it: RBNN, SiMaN, HORQ
+    standardising a sample  4 a number, where real activations are: RBNN 1/32
     anything else           copies, reshapes, padding: 0
 
 An engine folds scales and batch norms into other numbers; here they are counted as the network has them.
@@ -156,6 +157,7 @@ class _Counter(TorchDispatchMode):
         return note
 
 
+STANDARDIZING = 4  # operations per number of a real input: mean, deviation, difference, quotient
 Rule = Callable[[Any, Tensor, Tensor], int]  # module, input, output -> operations
 
 _SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
@@ -168,7 +170,10 @@ def _window(module: Any) -> int:
 
 def _binary(layer: BinaryLayer, x: Tensor, y: Tensor) -> int:
     binarizer = layer.input_binarizer
-    signs = 0 if binarizer is None else x.numel() * (binarizer.bits + binarizer.sample_sums)
+    if binarizer is None:
+        signs = STANDARDIZING * x.numel() if layer.method.standardizes_real_input else 0
+    else:
+        signs = x.numel() * (binarizer.bits + binarizer.sample_sums)
     if layer.method.real_weights:
         return signs
     weight = layer.binary_weight()

@@ -2,8 +2,9 @@
 
 Neither says anything of the deployed network: a sign jumps, so that the deployed network has no Lipschitz constant at
 all. Layers are those that compute: signs of the weights times their scales, batch norms in evaluation mode folded in.
-A residual block counts the norm of its skip plus that of its branch. Eq. 5 is the product along the main path alone, as
-the paper prints it; for a network with skips that is no bound.
+The standardisation of inputs (RBNN, SiMaN) is not counted. A residual block counts the norm of its skip plus that of
+its branch. Eq. 5 is the product along the main path alone, as the paper prints it; for a network with skips that is
+no bound.
 """
 
 from __future__ import annotations

@@ -33,6 +33,12 @@ def binary_linear(draft: Draft, name: str, layer: BinaryLinear, x: Value) -> Val
 def _emit(draft: Draft, name: str, layer: BinaryLayer, x: Value, window: Window, shape: tuple[int, int, int]) -> Value:
     if layer.method.real_weights:
         refuse(name, "its weights are real (32/1, the first of two steps): train the second step, and export that")
+    if layer.input_binarizer is None and layer.method.standardizes_real_input:
+        refuse(
+            name,
+            f"{layer.method.name} standardises real activations by the mean and the deviation of each image, and the "
+            "format has no such step",
+        )
     w = layer.binary_weight()
     _two_levels(name, layer, w)
     signs = numbers(w.signs)

@@ -168,6 +168,7 @@ class Method:
     activation_bits: tuple[int, ...] = (1, 32)  # what the row can do, its own first; 32 leaves activations real
     two_steps: bool = False  # whether "32/1", real weights under binary activations, is its first step
     weights_only: Mapping[str, Any] = field(default_factory=dict)  # option defaults that differ with real activations
+    standardizes_real_input: bool = False  # whether activations that stay real are standardised per sample
     alike: str = ""  # why this row shares forward and gradient with another, where it does
     bits: int | None = None  # the activation bits chosen; None means the row's own
     real_weights: bool = False  # the first of two steps was chosen

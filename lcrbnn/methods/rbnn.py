@@ -99,7 +99,10 @@ class RbnnWeight(WeightBinarizer):
 
 
 class RbnnActivation(ActivationBinarizer):
-    """sign of the sample minus its mean over its standard deviation, train and test; slope with k = 1 and t >= 1."""
+    """sign of the sample minus its mean over its standard deviation, train and test; slope with k = 1 and t >= 1.
+
+    With real activations (1/32) the standardised sample itself is multiplied, as in the released code.
+    """
 
     sample_sums = 1
 

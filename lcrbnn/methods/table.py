@@ -69,7 +69,14 @@ _ROWS = [
         IrnetActivation,
         weights_only={"t_min": 1e-1},
     ),
-    Method("rbnn", "Lin et al., NeurIPS 2020", "rotated weights, learned scale", RbnnWeight, RbnnActivation),
+    Method(
+        "rbnn",
+        "Lin et al., NeurIPS 2020",
+        "rotated weights, learned scale",
+        RbnnWeight,
+        RbnnActivation,
+        standardizes_real_input=True,
+    ),
     Method(
         "reactnet",
         "Liu et al., ECCV 2020",
@@ -185,5 +192,6 @@ def _row(name: str) -> Method:
         activation=activations.activation,
         activation_bits=activations.activation_bits,
         two_steps=activations.two_steps,
+        standardizes_real_input=activations.standardizes_real_input,
         alike="",
     )

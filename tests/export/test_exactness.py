@@ -114,6 +114,8 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
 
 # The records of slow networks have the methods of their day; all are in a quick one.
 QUICK = ("resnet8-double",)
+# In all of the records RBNN's real activations are not standardised. They are now, and no file can hold that.
+EARLIER = {"rbnn 1/32"}
 
 
 def test_a_record_of_a_network_has_every_method() -> None:
@@ -122,7 +124,7 @@ def test_a_record_of_a_network_has_every_method() -> None:
     first = {pair for pair in PAIRS if pair.split()[0] in FIRST and "abc-net" not in pair}
     for path in networks:
         assert path.stem in MODELS
-        assert set(rows_of(path)) <= PAIRS, path.stem
+        assert set(rows_of(path)) <= PAIRS | EARLIER, path.stem
         assert set(rows_of(path)) >= (PAIRS if path.stem in QUICK else first), path.stem
 
 

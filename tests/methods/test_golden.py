@@ -70,12 +70,21 @@ def set_power(layer: BinaryConv2d, arrays: Arrays) -> None:
         binarizer.power.value.fill_(float(arrays["o"]))
 
 
+def set_rotation(layer: BinaryConv2d, arrays: Arrays) -> None:
+    set_temperature(layer, arrays)
+    layer.weight_binarizer.left.copy_(arrays["rotation_left"])
+    layer.weight_binarizer.right.copy_(arrays["rotation_right"])
+
+
 SCALE = {"alpha": "weight_binarizer.alpha"}
 SHIFTS = {"shift1": "input_binarizer.first", "shift2": "input_binarizer.second", "factor": "input_binarizer.factor"}
 LEVELS = {"scale": "input_binarizer.scale", "center": "input_binarizer.center"}
 BOTH_MODES = ("train", "eval")
 RELEASES = {
     "adabin": Release(("",), set_weight_temperature, LEVELS),
+    "rbnn-a32": Release(
+        ("p30", "p80"), set_rotation, {**SCALE, "angle": "weight_binarizer.theta"}, method="rbnn", bits="1/32"
+    ),
     "recu": Release(tuple(f"{p}.{mode}" for p in ("p00", "p60") for mode in BOTH_MODES), set_tau, SCALE),
     "siman": Release(("p00", "p40"), project_weight, SCALE),
     # In evaluation our first stage already has signs: they are the weights that would be deployed.
@@ -86,7 +95,7 @@ RELEASES = {
     ),
 }
 # The released schedules are computed in float32.
-SCHEDULES = {"adabin": ("t", "k"), "ie-net": ("t", "k"), "recu": ("tau",), "reste": ("o",)}
+SCHEDULES = {"adabin": ("t", "k"), "rbnn-a32": ("t", "k"), "ie-net": ("t", "k"), "recu": ("tau",), "reste": ("o",)}
 
 
 def select_arrays(case: str, run: str) -> Arrays:
