@@ -9,10 +9,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 from lcrbnn import __version__
 from lcrbnn.errors import Failed, InputError, Repeated, Stopped, choose, describe_memory_error
+from lcrbnn.runs.terminal import PrintableStream
 
 # Command -> what it does. Each is a module beside this one with add_arguments(parser) and execute(args) -> int,
 # loaded only when it is asked for.
@@ -109,12 +110,20 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
+def _escape_output() -> None:
+    """Escape control characters in all that this process prints: results, errors, warnings, logs and tracebacks."""
+    sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
+    sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
+    os.environ["PYTHON_COLORS"] = "0"  # colours of newer versions of Python, in help and tracebacks, would be escaped
+
+
 def run() -> NoReturn:
     """The console script."""
     _open_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal without ± is no reason to end
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    _escape_output()
     code = 0
     try:
         code = main(sys.argv[1:])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lcrbnn.data import DATASETS, data_folder
 from lcrbnn.errors import InputError, choose
+from lcrbnn.runs.terminal import redraw_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def _cifar10(folder: Path) -> int:
         if live:
             share = f" of {total / 1e6:.0f}" if total else ""
             end = "\n" if done == total else ""
-            sys.stderr.write(f"\r\x1b[K{done / 1e6:.0f}{share} MB{end}")
+            redraw_line(sys.stderr, f"{done / 1e6:.0f}{share} MB{end}")
 
     print(f"{fetch_cifar10(folder, _say, watch)}: 60,000 images")
     return 0

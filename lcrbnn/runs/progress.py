@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
+from lcrbnn.runs.terminal import escape_control_characters, redraw_line
+
 WIDTH = 24  # characters of the bar
 REDRAW = 0.1  # seconds between two drawings of it
 RECENT = 1 / 4  # of the time so far that is of late
@@ -67,9 +69,9 @@ class Progress:
             self._drawn = now
             filled = WIDTH * self.done // self.total
             bar = "#" * filled + "." * (WIDTH - filled)
-            line = f"[{bar}] {self.done}/{self.total}  {self.left()} left  {note()}"
+            line = escape_control_characters(f"[{bar}] {self.done}/{self.total}  {self.left()} left  {note()}")
             width = shutil.get_terminal_size().columns  # a line that wraps cannot be drawn over
-            self._write("\r\x1b[K" + line[: max(width - 1, 20)] + ("\n" if last else ""))
+            self._write(line[: max(width - 1, 20)] + ("\n" if last else ""), redraw=True)
         elif not self.live and self.tenths and self.done * 10 // self.total > tenth:
             self._line(f"{self.done}/{self.total}  {note()}  {self.left()} left")
 
@@ -80,9 +82,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line that must be seen: above the bar on a terminal."""
-        if self.live:
-            self._write("\r\x1b[K")
-        self._line(line)
+        self._line(line, redraw=self.live)
 
     def close(self) -> None:
         """Leave the bar as it is and begin a new line, if there is one to leave."""
@@ -90,15 +90,18 @@ class Progress:
             self._write("\n")
             self._drawn = -REDRAW
 
-    def _line(self, line: str) -> None:
-        self._write(line + "\n")
+    def _line(self, line: str, *, redraw: bool = False) -> None:
+        self._write(line + "\n", redraw=redraw)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, redraw: bool = False) -> None:
         """Show it, if anybody looks: work goes on when the reader of a pipe is gone, or a terminal is closed."""
         if self.stream is None:
             return
         try:
-            self.stream.write(text)
+            if redraw:
+                redraw_line(self.stream, text)
+            else:
+                self.stream.write(text)
             self.stream.flush()
         except (OSError, ValueError):  # the latter: it was closed here
             self.stream, self.live = None, False
