@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return _parse(content)
     except _Wrong as reason:
         raise Damaged(f"the checkpoint {path} is damaged: {reason}") from None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         # its checksums agree, so somebody wrote it that way
         raise Damaged(f"the checkpoint {path} is damaged: its header makes no sense ({error})") from None
 
@@ -108,6 +108,8 @@ def _parse(content: bytes) -> Checkpoint:
     for name, array in arrays.items():
         if hashlib.sha256(_bytes(array)).hexdigest() != stored["sha256"].get(name):
             raise _Wrong(f"the checksum of {name!r} does not agree with its numbers")
+    if not isinstance(stored["facts"], dict):
+        raise _Wrong(f"its facts must be an object of JSON; got {stored['facts']!r}")
     return Checkpoint(arrays, stored["facts"])
 
 

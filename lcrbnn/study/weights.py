@@ -50,7 +50,7 @@ def write_weights(run: Path, path: Path) -> str:
 def read_weights(path: Path) -> Weights:
     """The network in a file of weights."""
     arrays, facts = read_checkpoint(path)
-    if not isinstance(facts.get("spec"), dict) or "checkpoint_sha256" not in facts:
+    if not isinstance(facts.get("spec"), dict) or not isinstance(facts.get("checkpoint_sha256"), str):
         raise InputError(f"{path} holds a checkpoint of a run, not the weights of a finished one")
     spec = Spec.of(facts["spec"])
     model = build_network(spec)

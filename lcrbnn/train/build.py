@@ -20,8 +20,9 @@ from lcrbnn.models.blocks import RPReLU
 from lcrbnn.models.table import REAL
 from lcrbnn.regularizers import REGULARIZERS
 from lcrbnn.retention import PRESETS, Form, Retention
-from lcrbnn.runs.checkpoint import read_checkpoint
+from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint
 from lcrbnn.runs.folder import RunFolder
+from lcrbnn.train.checkpoint_content import check_facts, check_training_state
 from lcrbnn.train.dataset import data_row
 from lcrbnn.train.finished import check_recorded, digest_checkpoint
 from lcrbnn.train.ranks import ALONE, Ranks
@@ -211,13 +212,22 @@ def load_run(folder: RunFolder) -> tuple[Spec, Network, str, dict[str, Any]]:
     if newest is None:
         raise InputError(f"the run in {folder.path} has no checkpoint yet")
     checkpoint = read_checkpoint(newest)
+    check_facts(checkpoint, newest)
     model = build_network(spec)
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
     if checkpoint.facts["spec"] != spec.digest():
         raise InputError(f"the checkpoint {newest} is of a run with other settings than spec.json has")
+    check_training_state(checkpoint, _trained_arrays(model, checkpoint), spec, newest)
     digest = digest_checkpoint(newest, checkpoint)
     check_recorded(folder, digest)
     return spec, model, digest, checkpoint.facts
+
+
+def _trained_arrays(model: Network, checkpoint: Checkpoint) -> list[str]:
+    """The names of the parameters' arrays; the retention's are those of which the optimiser has a memory."""
+    memory = (name.removeprefix("optimizer/").rpartition("/")[0] for name in checkpoint.arrays)
+    retention = {name for name in memory if name.startswith("retention/") and name in checkpoint.arrays}
+    return [*(f"model/{name}" for name, _ in model.named_parameters()), *sorted(retention)]
 
 
 def others(spec: Spec, runs: Path = RUNS) -> dict[str, RunFolder]:

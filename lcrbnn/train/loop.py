@@ -19,7 +19,9 @@ from lcrbnn.train import state
 from lcrbnn.train.batches import Source
 from lcrbnn.train.build import RUNS, Parts, build
 from lcrbnn.train.captured import Answers
+from lcrbnn.train.checkpoint_content import SUMS_ARRAY, WITHOUT_MEMORY, check_facts, check_training_state
 from lcrbnn.train.evaluate import Look, accuracy, look
+from lcrbnn.train.finished import WHOLE
 from lcrbnn.train.noise import noisy_accuracy
 from lcrbnn.train.objective import SUMS
 from lcrbnn.train.pace import Pace
@@ -260,6 +262,7 @@ class Loop:
         bad = state.first_bad(arrays)
         if bad is not None:
             raise self._fault(BadNumbers(f"{bad} is not finite", self.place.epoch, self.place.step))
+        without = state.without_memory(self.parts.optimizer, self.parts.names)
         facts = {
             "spec": self.spec.digest(),
             "teacher": self.parts.teacher_digest,
@@ -269,6 +272,7 @@ class Loop:
             "step": self.place.step,
             "seconds": round(self.seconds + time.monotonic() - self._clock, 3) if self.place.step else 0.0,
             **({"images": self.images} if self.images else {}),
+            **({WITHOUT_MEMORY: without} if without else {}),
         }
         try:
             if self.ranks.first:
@@ -312,6 +316,7 @@ class Loop:
         """Go back to where a checkpoint was made."""
         where = f"the checkpoint {path}"
         facts = checkpoint.facts
+        check_facts(checkpoint, path)
         state.restore_module(self.parts.model, "model", checkpoint.arrays, where)
         if facts["spec"] != self.spec.digest():
             raise InputError(f"{where} is of a run with other settings than spec.json has")
@@ -319,10 +324,13 @@ class Loop:
             raise InputError(f"{where} was made with another teacher than the one now in {self.spec.teacher}")
         if self.images and facts.get("images", self.images) != self.images:
             raise InputError(f"{where} was made with other training images than those that are there now")
+        if WHOLE in facts:
+            raise InputError(f"{where} is a slim copy, which holds the network alone: no run goes on from it")
         if self.parts.retention is not None:
             state.restore_module(self.parts.retention, "retention", checkpoint.arrays, where)
+        check_training_state(checkpoint, self.parts.names.values(), self.spec, path, self.steps)
         state.restore_optimizer(self.parts.optimizer, self.parts.names, checkpoint.arrays)
-        self.step.sums.copy_(torch.from_numpy(checkpoint.arrays["sums"].copy()))
+        self.step.sums.copy_(torch.from_numpy(checkpoint.arrays[SUMS_ARRAY].copy()))
         self.place = Place(facts["epoch"], facts["step"])
         self.seconds = facts["seconds"]
         self.full = facts["weight"]
@@ -334,7 +342,7 @@ class Loop:
         if parts.retention is not None:
             arrays |= state.module_arrays(parts.retention, "retention")
         arrays |= state.optimizer_arrays(parts.optimizer, parts.names)
-        return arrays | {"sums": state.array(self.step.sums)}
+        return arrays | {SUMS_ARRAY: state.array(self.step.sums)}
 
     def _fault(self, bad: BadNumbers) -> Failed:
         """A sentence about bad numbers; all details, with the rows of the batch, go to fault.json."""

@@ -35,12 +35,27 @@ def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, st
     }
 
 
+def without_memory(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> list[str]:
+    """The names of the parameters that never had a gradient: the optimiser remembers others, but nothing of them.
+
+    Empty for an optimiser that remembers nothing at all, as SGD without momentum.
+    """
+    without = [name for parameter, name in names.items() if not optimizer.state.get(parameter)]
+    return without if len(without) < len(names) else []
+
+
 @torch.no_grad()
 def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Put arrays back into a module; if any is not finite, or its name, shape or type differs, change nothing."""
+    """Put arrays back into a module; if any is not finite, or its name, shape or type differs, change nothing.
+
+    The variance of a batch normalisation must not be negative either: its root would be NaN.
+    """
     bad = first_bad(arrays)
     if bad is not None:
         raise InputError(f"{where} holds numbers that are not finite, in {bad!r}")
+    negative = next((name for name, a in arrays.items() if name.endswith(".running_var") and (a < 0).any()), None)
+    if negative is not None:
+        raise InputError(f"{where} holds a negative variance, in {negative!r}")
     mine = module.state_dict()
     theirs = {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
     differences = [

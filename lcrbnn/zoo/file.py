@@ -68,6 +68,11 @@ def read_small(path: Path) -> Small:
     arrays, facts = read_checkpoint(path)
     if set(arrays) != {"bits", "halves"} or not {"spec", "checkpoint_sha256", "tensors"} <= set(facts):
         raise InputError(f"{path} holds a checkpoint, and no network of one bit a weight")
+    kinds = {"bits": np.uint8, "halves": np.float16}
+    if any(arrays[name].ndim != 1 or arrays[name].dtype != kind for name, kind in kinds.items()):
+        raise InputError(f"{path} holds a checkpoint whose bits and halves are no lists of uint8 and float16 numbers")
+    if not isinstance(facts["spec"], dict) or not isinstance(facts["checkpoint_sha256"], str):
+        raise InputError(f"{path} holds a checkpoint whose spec is no object or whose checkpoint_sha256 is no text")
     spec = Spec.of(facts["spec"])
     net = build_network(spec)
     keep(net)
@@ -75,7 +80,7 @@ def read_small(path: Path) -> Small:
     try:
         names = facts["tensors"]
         found |= _signs(arrays["bits"], names["bits"]) | _numbers(arrays["halves"], names["halves"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{path} does not describe its own tensors: {error}") from None
     restore_module(net, PREFIX, found, str(path))
     return Small(spec, net.eval(), facts["checkpoint_sha256"])

@@ -184,8 +184,9 @@ def test_a_header_that_makes_no_sense_is_refused_though_its_checksums_agree(tmp_
         (entry(shape=[-1]), {}),
         (entry(shape=2), {}),
         (entry(shape=None), {}),
+        (entry(shape=[0, 2**70], offsets=[0, 0]), {"b": entry()}),
     ],
-    ids=["in the header", "backwards", "outside", "a hole", "overlapping", "shape -1", "shape no list", "no shape"],
+    ids=["in the header", "backwards", "outside", "hole", "overlapping", "shape -1", "no list", "no shape", "2^70"],
 )
 def test_offsets_and_shapes_that_no_writer_makes_are_refused(
     tmp_path: Path, nonsense: dict[str, Any], others: dict[str, Any]
@@ -228,6 +229,8 @@ def test_a_header_of_another_kind_is_refused_though_its_checksum_agrees(tmp_path
         {"lcrbnn": VERSION, "sha256": [], "facts": {}},
         {"lcrbnn": VERSION, "sha256": {}},
         {"sha256": {}, "facts": {}},
+        {"lcrbnn": VERSION, "sha256": {"a": hashlib.sha256(b"").hexdigest()}, "facts": []},
+        {"lcrbnn": VERSION, "sha256": {"a": hashlib.sha256(b"").hexdigest()}, "facts": None},
     ],
 )
 def test_facts_that_make_no_sense_are_refused(tmp_path: Path, facts: Any) -> None:
