@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert main(["demo", "--out", str(tmp_path / "file" / "demo")]) == 2
-    assert "--out must be a folder that can be written" in capsys.readouterr().err
+    assert "the demo cannot be written to" in capsys.readouterr().err
     assert main(["methods", "--curves", str(tmp_path / "file" / "a.png")]) == 2
     assert "a figure cannot be written to" in capsys.readouterr().err
 

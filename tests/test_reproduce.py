@@ -252,9 +252,8 @@ def test_records_that_are_not_there_are_no_empty_tables(
     ("more", "sentence"),
     [
         (["--gains", "x.txt"], "a figure is a .png, .svg or .pdf file; got 'x.txt'"),
-        (["--gains", "file/x.svg"], "--gains cannot be written: file is no folder"),
-        (["--write", "no/page.md"], "--write cannot be written: there is no folder no"),
-        (["--write", "results"], "--write cannot be written: results is a folder"),
+        (["--gains", "file/x.svg"], "a figure cannot be written to file/x.svg: {here}/file is not a folder"),
+        (["--write", "results"], "a document cannot be written to results: it is a folder"),
         (["--ahead", "-1"], "--ahead must be a whole number of at least 0; got -1"),
         (["--part", "3/2"], "a part is written number/total, such as 1/4; got '3/2'"),
     ],
@@ -268,7 +267,7 @@ def test_nothing_is_printed_or_run_before_all_words_are_checked(
     for show in ([], ["--show"]):
         assert main(["reproduce", "small", *show, *more]) == 2
         shown = capsys.readouterr()
-        assert (shown.out, shown.err) == ("", f"lcrbnn: {sentence}\n")
+        assert (shown.out, shown.err) == ("", f"lcrbnn: {sentence.format(here=tmp_path)}\n")
     assert not (tmp_path / "runs").exists()
 
 

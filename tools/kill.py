@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lcrbnn.outputs import PART
 from lcrbnn.runs.checkpoint import read_checkpoint
-from lcrbnn.runs.files import PART
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.progress import Progress, duration
 from lcrbnn.runs.record import write_record

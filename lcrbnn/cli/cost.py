@@ -40,6 +40,10 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError("say a network or --paper, one of them")
     if args.out is not None and len(args.models) > 1:
         raise InputError(f"a record is of one network; got {len(args.models)} and -o")
+    if args.out is not None:
+        from lcrbnn.outputs import check_output_file
+
+        check_output_file(args.out, "a record")
     for settings, figures in [_paper()] if args.paper else (_model(word, args) for word in args.models):
         if args.out is not None:
             from lcrbnn.runs.record import write_record

@@ -27,12 +27,10 @@ def execute(args: argparse.Namespace) -> int:
     number(args.weight, "--weight", low=0)
     number(args.seeds, "--seeds", low=1, high=MAX_SEEDS, whole=True)
     number(args.epochs, "--epochs", low=1, whole=True)
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out must be a folder that can be written; {args.out}: {error.strerror}") from None
+    from lcrbnn.outputs import check_output_folder
     from lcrbnn.study.demo import run_demo
 
+    check_output_folder(args.out, "the demo")
     print(run_demo(args.out, weight=args.weight, seeds=args.seeds, epochs=args.epochs))
     from lcrbnn.peers.ship import ship
 

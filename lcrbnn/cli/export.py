@@ -28,8 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Write the file, and say how large it is."""
     from lcrbnn.export import export_model
+    from lcrbnn.outputs import check_output_file
 
     write = _writer(args.out)
+    check_output_file(args.out, "a model")
     subject = find_subject(args.run, done="exported")
     spec = subject.spec
     bits = f" {spec.bits}" if spec.bits else ""

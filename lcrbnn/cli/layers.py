@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Measure, draw both figures, write the record, say where they lie."""
     from lcrbnn.analyze.layers import first_images
+    from lcrbnn.outputs import check_output_file, check_output_folder
     from lcrbnn.runs.record import write_record
     from lcrbnn.study.snapshots import draw_maps, draw_weights
     from lcrbnn.train.options import Options
@@ -38,6 +39,10 @@ def execute(args: argparse.Namespace) -> int:
     refuse_members(args.networks, "layers takes runs, for files of the zoo have no latent weights")
     choose(KINDS, args.kind, "kind of figure")
     number(args.images, "--images", low=2, high=10_000, whole=True)
+    weights, maps, record = (args.out / name for name in (f"weights.{args.kind}", f"maps.{args.kind}", "layers.json"))
+    check_output_folder(args.out, "figures and their record")
+    for path in (weights, maps, record):
+        check_output_file(path, "a record" if path == record else "a figure")
     loaded = _load(args.networks)
     specs = [spec for spec, *_ in loaded.values()]
     names = {names for *_, names in loaded.values() if names}
@@ -47,7 +52,6 @@ def execute(args: argparse.Namespace) -> int:
     images = first_images(specs[0], options, args.images, names=next(iter(names), ()))
     models = {label: model for label, (_, model, _) in loaded.items()}
     found = _measured(models, images)
-    weights, maps, record = (args.out / name for name in (f"weights.{args.kind}", f"maps.{args.kind}", "layers.json"))
     draw_weights({label: one["weights"] for label, one in found.items()}, weights)
     matrices = _matrices(next(iter(models.values())), images)
     draw_maps(matrices, {label: one["maps"] for label, one in found.items()}, maps)

@@ -19,6 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Print a line a method, or draw them, or write their page."""
     if args.curves is not None:
+        from lcrbnn.study.figure import check_figure
+
+        check_figure(args.curves)
+    if args.page is not None:
+        from lcrbnn.outputs import check_output_file
+
+        check_output_file(args.page, "a page")
+    if args.curves is not None:
         from lcrbnn.study.curves import draw_curves
 
         draw_curves(args.curves)

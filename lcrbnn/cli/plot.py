@@ -25,9 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Draw, and say where it lies."""
+    from lcrbnn.study.figure import check_figure
     from lcrbnn.study.trajectory import draw_trajectories, find_runs, read_arms
     from lcrbnn.train.finished import find_mismatch
 
+    check_figure(args.out)
     refuse_members(args.records, "plot takes records, for the zoo keeps no log of training")
     _refuse_twice(args.records)
     draw_trajectories(read_arms(args.records), args.out)

@@ -47,10 +47,11 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.corrupt.photos import Photos
     from lcrbnn.data.frost import FOLDER
     from lcrbnn.report.content import find_warnings, gather
-    from lcrbnn.report.write import write
+    from lcrbnn.report.write import check_output, write
 
     refuse_members(args.runs, "report takes runs, for the zoo keeps no log of training")
     choose(KINDS, args.out.suffix, "kind of report")
+    check_output(args.out)
     frost = args.data_folder / FOLDER if args.frost is None else args.frost
     if args.frost is not None or frost.is_dir():
         Photos(frost)  # a photo that is missing or damaged is reported before any work

@@ -57,6 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.write is not None:
         from lcrbnn.runs.files import write_whole
 
+        args.write.parent.mkdir(parents=True, exist_ok=True)
         write_whole(args.write, [render(promise).encode()])
         print(args.write)
     if args.gains is not None:
@@ -72,20 +73,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check_files(args: argparse.Namespace) -> None:
     """Raise if what is to be written or drawn has no place, before anything is run or printed."""
-    from lcrbnn.study.figure import kind_of
+    from lcrbnn.outputs import check_output_file
+    from lcrbnn.study.figure import check_figure
 
     if args.gains is not None:
-        kind_of(args.gains)
-    for name in ("write", "gains"):
-        file = getattr(args, name)
-        if file is None:
-            continue
-        if file.is_dir():
-            raise InputError(f"--{name} cannot be written: {file} is a folder")
-        if file.parent.exists() and not file.parent.is_dir():
-            raise InputError(f"--{name} cannot be written: {file.parent} is no folder")
-    if args.write is not None and not args.write.parent.exists():
-        raise InputError(f"--write cannot be written: there is no folder {args.write.parent}")
+        check_figure(args.gains)
+    if args.write is not None:
+        check_output_file(args.write, "a document")
 
 
 def _promise(args: argparse.Namespace) -> Any:

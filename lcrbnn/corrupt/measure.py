@@ -17,6 +17,7 @@ from lcrbnn.data import DataSet, Images, Split
 from lcrbnn.data.frost import FOLDER
 from lcrbnn.data.tree import other_names
 from lcrbnn.errors import InputError, choose, number
+from lcrbnn.outputs import check_output_file
 from lcrbnn.runs.progress import Progress
 from lcrbnn.train.numerics import find_device
 from lcrbnn.train.options import Options
@@ -60,6 +61,9 @@ def measure(
     Heads are fitted on training images alone.
     """
     options, wanted = options or Options(), wanted or Wanted()
+    for _, record in subjects:
+        if record is not None:
+            check_output_file(record, "a record")
     for name in wanted.corruptions:
         choose(CORRUPTIONS, name, "corruption")
     device = find_device(options.device)

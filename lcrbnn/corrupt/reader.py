@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,10 +69,7 @@ class Reader:
     def go_on(self, settings: dict[str, Any]) -> None:
         """Keep the settings, and take over what a record of the same settings has."""
         self.settings = {**self.said, **settings}
-        if self.record is None:
-            return
-        if not self.record.exists():
-            _make_place(self.record)
+        if self.record is None or not self.record.exists():
             return
         record = read_record(self.record)
         figures = record["figures"]
@@ -102,13 +98,3 @@ class Reader:
             "errors": self.errors,
         }
         write_record(self.record, KIND, self.settings, figures)
-
-
-def _make_place(record: Path) -> None:
-    """See that a record can be written, before there is anything to lose."""
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=record.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"a record cannot be written to {record}: {error.strerror}") from None

@@ -23,6 +23,7 @@ from lcrbnn.data.cifar import LAYOUTS
 from lcrbnn.data.decode import open_picture, pixels
 from lcrbnn.data.listing import Broken
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import check_output_folder
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -43,13 +44,10 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambd
     """
     layout = LAYOUTS[0]
     target = folder / layout.folder
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"data cannot be written to {target}: {error.strerror}") from None
     missing = {name: md5 for name, md5 in layout.files.items() if not holds(target / name, md5)}
     if not missing:
         return target
+    make_folder(target)
     reasons = []
     for source, take in SOURCES.items():
         say(f"fetching CIFAR-10 from {source}")
@@ -61,6 +59,15 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None], watch: Watch = lambd
             continue
         return target
     raise InputError(f"CIFAR-10 could not be fetched ({'; '.join(reasons)}); put its official files into {target}")
+
+
+def make_folder(target: Path) -> None:
+    """Make the folder of the files that are to be fetched; InputError if they cannot be written there."""
+    check_output_folder(target, "data")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"data cannot be written to {target}: {error.strerror}") from None
 
 
 def _digest(content: bytes, kind: str) -> str:

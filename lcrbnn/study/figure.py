@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import check_output_file
 from lcrbnn.runs.files import write_whole
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -38,6 +39,12 @@ def kind_of(path: Path) -> str:
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
     return kind
+
+
+def check_figure(path: Path) -> None:
+    """Raise unless a figure can be written to this path: the kind of file is known, and its place can be written."""
+    kind_of(path)
+    check_output_file(path, "a figure")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import check_output_file
 from lcrbnn.runs.folder import RunFolder, runs_in
 from lcrbnn.runs.progress import Progress
 from lcrbnn.runs.record import read_record, write_record
@@ -62,12 +63,19 @@ def measured(
     A run whose record in that folder has the same settings is not measured again. Measuring a run has so many `parts`,
     and calls its last argument after each; `holds` says of figures whether all that such a record has is there.
     """
+    places = {
+        (label, seed): None if records is None else records / label / f"seed-{seed}.json"
+        for label, runs in groups.items()
+        for seed in runs
+    }
+    for place in filter(None, places.values()):
+        check_output_file(place, "a record")
     bar = Progress(parts * sum(len(runs) for runs in groups.values()))
     found: dict[str, dict[int, Any]] = {}
     for label, runs in groups.items():
         for seed, run in runs.items():
             wanted = settings(run)
-            path = None if records is None else records / label / f"seed-{seed}.json"
+            path = places[label, seed]
             figures = _known(path, kind, wanted, holds)
             if figures is None:
                 figures = measure(run, wanted, partial(_advance, bar, f"{label}, seed {seed}"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lcrbnn.errors import Failed, InputError, refuse_unknown
+from lcrbnn.outputs import check_output_file
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import read_record
@@ -201,6 +202,8 @@ def run_jobs(
         copy_record(path, records / path.relative_to(folder).with_suffix(".json"))
 
     places = {folder / job.place: job for job in jobs}
+    for job in jobs:
+        check_output_file(records / f"{job.place}.json", "a record")
     specs = {path: job.spec for path, job in places.items()}
     check_places(specs, resume=True)
     finished = list(filter(_has_record, places))

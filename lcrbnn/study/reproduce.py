@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import check_output_file
 from lcrbnn.runs.files import write_whole
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.runs.record import add_to_record, read_record
@@ -55,6 +56,10 @@ def run_tables(
             jobs += _lacking(promise, arm, part.of_seeds(range(seeds)), folder, look)
         else:
             missing.append(f"{arm} is not decided yet: its plan lacks the arm, or the one that it is like")
+
+    for job in jobs:
+        if job.seed in promise.kept().get(Arm(job.study, job.arm), ()):
+            check_output_file(weights_file(promise.records, Arm(job.study, job.arm), job.seed), "weights")
 
     def finish(job: Job, run: Path) -> None:
         _finish(promise, job, run, options, look)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lcrbnn import __version__
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import check_output_folder
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train import state
 from lcrbnn.train.build import read_spec
@@ -24,6 +25,7 @@ def check_places(jobs: Mapping[Path, Spec], resume: bool) -> None:
 
 
 def _check_place(folder: RunFolder, spec: Spec, resume: bool) -> None:
+    check_output_folder(folder.path, "a run")
     if not folder.exists():
         folder.check_free()
         return

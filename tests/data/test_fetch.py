@@ -194,7 +194,9 @@ def test_an_archive_that_ends_early_is_refused(
 def test_a_folder_that_cannot_be_made_is_named(official: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     where = tmp_path / "file" / "data" / FOLDER
-    assert refusal(tmp_path / "file" / "data") == f"data cannot be written to {where}: Not a directory"
+    assert (
+        refusal(tmp_path / "file" / "data") == f"data cannot be written to {where}: {tmp_path / 'file'} is not a folder"
+    )
 
 
 def test_a_file_that_cannot_be_written_is_named_and_nothing_half_is_left(

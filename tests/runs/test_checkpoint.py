@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from lcrbnn.errors import InputError
+from lcrbnn.outputs import PART
 from lcrbnn.runs.checkpoint import CHECKSUM, Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.runs.files import PART, write_whole
+from lcrbnn.runs.files import write_whole
 from tests.runs.helpers import ROOT, SMALL, same
 
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.uint8, np.bool_]

@@ -93,9 +93,9 @@ def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
         (["--run", "r", "--seed", str(2**64)], "seed must be a whole number from 0 to 9223372036854775807; got "),
         (["--run", "a" * 300], f"{'a' * 300} cannot be looked into: File name too long"),
         (["--run", "r", "--method-options", "t_min"], "method_options are written name=value; got 't_min'"),
-        (["--run", "file"], "a run is a folder, and file is none"),
+        (["--run", "file"], "a run cannot be written to file: it is not a folder"),
         (["--run", "full"], "full is not empty and holds no run; choose another folder"),
-        (["--run", "file/run"], "a run cannot be written to file/run: Not a directory"),
+        (["--run", "file/run"], "a run cannot be written to file/run: "),
         (["--run", "r", "--data", "cifar10"], "CIFAR-10 is not in data: neither its files nor a folder "),
     ],
 )
