@@ -25,6 +25,7 @@ from torch import Tensor
 from lcrbnn.errors import InputError
 from lcrbnn.kernels.gram import grams, products
 from lcrbnn.kernels.support import usable
+from lcrbnn.retention.extent import leave_out, longest, shrink_long_rows, shrink_unless_kernels
 from lcrbnn.retention.spectral import applied, value
 
 Pair = tuple[Tensor, Tensor]  # the maps before and after a layer or block
@@ -142,11 +143,11 @@ def _raw(x: Tensor) -> Rows:
 
 
 def _unit(x: Tensor) -> Rows:
-    return Rows(x, scaled=True)
+    return Rows(shrink_unless_kernels(x), scaled=True)
 
 
 def _centered(x: Tensor) -> Rows:
-    x = wide(x)
+    x = shrink_long_rows(wide(x))
     # Rounding leaves a constant row a little off zero: relative to its size that is no direction.
     noise = x.detach().abs().amax(1) * (x.shape[1] ** 0.5 * 1e-6)
     return Rows(x - x.mean(1, keepdim=True), scaled=True, noise=noise)
@@ -161,9 +162,10 @@ def _lengths(rows: Sequence[Rows]) -> Tensor:
 
 
 def _inverses(lengths: Tensor, rows: Sequence[Rows]) -> Tensor:
-    """1 / length, and 0 for a row without direction; (b, n) both."""
+    """1 / length, and 0 for a row without direction or of a length that overflows; (b, n) both."""
     noise = [r.noise for r in rows if r.noise is not None]
     usable = lengths > (torch.stack(noise) + _TINY if noise else _TINY)
+    usable = usable & (lengths <= longest(lengths.dtype))
     return torch.where(usable, 1 / torch.where(usable, lengths, 1.0), 0.0)
 
 
@@ -208,7 +210,9 @@ class BatchStack:
             g = products(*([rows.x.detach() for rows in side] for side in (fronts, backs)))
             scales = None
             if fronts[0].scaled:
-                before, after = (_inverses(_lengths(rows), rows) for rows in (fronts, backs))
+                lengths = [_lengths(rows) for rows in (fronts, backs)]
+                before, after = (_inverses(of, rows) for of, rows in zip(lengths, (fronts, backs), strict=True))
+                g = leave_out(g, *(of > longest(of.dtype) for of in lengths))
                 g, scales = g * before[:, :, None] * after[:, None, :], (before, after)
         return cls(fronts, backs, scales, g)
 
@@ -258,7 +262,9 @@ class SquareStack:
             scales = None
             if backs[0].scaled:
                 squares = rm.flatten(1)[:, :: rm.shape[2] + 1]  # the diagonal: no need to read the maps again
-                scales = _inverses(squares.sqrt(), backs)
+                lengths = squares.sqrt()
+                scales, too_long = _inverses(lengths, backs), lengths > longest(lengths.dtype)
+                rm = leave_out(rm, too_long, too_long)
                 rm = rm * scales[:, :, None] * scales[:, None, :]
         return cls(backs, scales, rm)
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.errors import InputError, choose, number
+from lcrbnn.errors import Failed, InputError, choose, number
 from lcrbnn.layers import binary_layers, latent_weights
 from lcrbnn.retention.capture import (
     NO_MAPS,
@@ -57,6 +57,8 @@ class Retention(nn.Module):
     teacher    the full-precision network of reference "teacher"; it is put into evaluation mode
     teacher_blocks   names of its blocks, if they differ
     seed       of the start vector of the power iteration
+    check_overflow   raise `Failed`, with the name of the block, if the loss overflows although the maps are finite
+               (not on a GPU or in a compiled step, where the check would have to wait for the device)
 
     With `scale`, `parameters()` holds the learnable factors: give them to the optimiser. At weight 0 nothing is hooked
     and the loss is exactly 0. `ratios` keeps sigma_B / sigma_F of each matrix from the latest loss, `lip` its L_Lip.
@@ -77,10 +79,12 @@ class Retention(nn.Module):
         teacher: nn.Module | None = None,
         teacher_blocks: Sequence[str] | None = None,
         seed: int = 0,
+        check_overflow: bool = True,
         **changes: Any,
     ) -> None:
         """Check everything and hook the model."""
         super().__init__()
+        self.check_overflow = check_overflow
         if not isinstance(model, nn.Module):
             raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
         model = _unwrapped(model)
@@ -184,9 +188,23 @@ class Retention(nn.Module):
         retained = retention_loss(binary, reference, self.form, self.start)
         self.ratios = retained.ratios()
         self.lip = retained.loss.detach()
+        if self.check_overflow and plain_pass() and self.lip.device.type == "cpu" and not self.lip.isfinite():
+            pairs = [*binary, *reference]
+            if all(x.isfinite().all() for pair in pairs for x in pair):
+                raise Failed(self.describe_overflow())
         batch = maps.real[self.spans[0][0]].shape[0]
         weight = self.form.weight if weight is None else weight
         return weight * COEFFICIENTS[self.form.coefficient](batch) * retained.loss
+
+    def describe_overflow(self) -> str:
+        """Return a sentence that names the block whose ratio of norms made the latest loss infinite or NaN."""
+        ratios = [] if self.ratios is None else (self.ratios / self.form.beta).square().isfinite().tolist()
+        named = next((str(back) for (_, back), finite in zip(self.spans, ratios, strict=False) if not finite), None)
+        where = f" at {named}" if named else ""
+        return (
+            f"the retention loss overflows{where}: the feature maps are finite, but their norms or the ratio of these "
+            'does not fit the number type; normalization="unit" or "centered" prevents this'
+        )
 
     def _unwatched(self, weight: float | Tensor | None) -> Tensor:
         """The loss of a network without hooks: 0, if that is what was asked for."""

@@ -132,7 +132,9 @@ def _retention(spec: Spec, model: Network, teacher: Network | None) -> Retention
     form = chosen_form(spec)
     if not _active(form):  # a run without retention has nothing of it, whatever its form could not do
         return None
-    return Retention(model, form, teacher=teacher if form.reference == "teacher" else None, seed=spec.seed)
+    taught = teacher if form.reference == "teacher" else None
+    # A step finds an overflow itself, on all processes alike.
+    return Retention(model, form, teacher=taught, seed=spec.seed, check_overflow=False)
 
 
 def build_network(spec: Spec) -> Network:

@@ -92,7 +92,7 @@ def _ratios(spec: Spec, parts: Parts, batch: Batch) -> Look:
     form = chosen_form(spec).but(weight=1.0, quantization=0.0, scale=False)
     teacher = parts.teacher if form.reference == "teacher" else None
     try:
-        watch = Retention(parts.model, form, teacher=teacher, seed=spec.seed)
+        watch = Retention(parts.model, form, teacher=teacher, seed=spec.seed, check_overflow=False)
     except InputError:
         return Look(None, None)
     try:

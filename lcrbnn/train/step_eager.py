@@ -103,7 +103,7 @@ class EagerStep:
         """
         if not torch.isfinite(loss):
             where = _first_bad_output(self.parts.model, batch.images, self.spec)
-            why = where or "every layer gives finite numbers, so it is the loss itself"
+            why = where or f"every layer gives finite numbers, so it is the loss itself{self._overflow()}"
             return int(where is None), f"the loss is {loss.item()}; {why}"
         bad = [name for p, name in self.parts.names.items() if p.grad is not None and not p.grad.isfinite().all()]
         if bad:  # backward goes from the last layer to the first, so the last one is where it began
@@ -112,6 +112,13 @@ class EagerStep:
                 f"the loss is {loss.item():.4g} but the gradient of {bad[-1].removeprefix('model/')} is not finite",
             )
         return 2, f"the loss is {loss.item():.4g} but its gradient is too long for float32"
+
+    def _overflow(self) -> str:
+        """Return what the retention loss has to add, if it is the part of the loss that is not finite."""
+        retention = self.parts.retention
+        if retention is None or retention.lip is None or torch.isfinite(retention.lip):
+            return ""
+        return f"; {retention.describe_overflow()}"
 
 
 def _views(images: Tensor, count: int, piece: slice) -> Tensor:

@@ -118,3 +118,22 @@ def test_images_that_are_not_finite_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(DATASETS, "digits", replace(DATASETS["digits"], std=(0.0,)))
     with pytest.raises(Failed, match=r"at step 0 .* the images themselves are not finite; there is no checkpoint yet"):
         small_run(tmp_path / "run")
+
+
+class Louder(nn.Module):
+    """Multiplies its input by 1e18: its outputs are finite, and the products of the paper's form overflow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1e18
+
+
+def test_a_retention_loss_that_overflows_names_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(spec: Any) -> nn.Module:
+        model = build_network(spec)
+        model.layer2[0].act1 = nn.Sequential(model.layer2[0].act1, Louder())
+        return model
+
+    monkeypatch.setattr(building, "build_network", make)
+    sentence = r"at step 0 .* the retention loss overflows at the input of 'layer2\.0\.conv2'"
+    with pytest.raises(Failed, match=sentence):
+        small_run(tmp_path / "run", SMALL.but(form="paper", weight=1.0))
