@@ -6,19 +6,68 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "capi.h"
 
 namespace {
 
+// Control characters, marks and overrides of the writing direction, and line separators: the characters that
+// lcrbnn/runs/terminal.py escapes.
+bool is_unsafe(unsigned code) {
+  return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
+         code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) ||
+         (code >= 0xd800 && code < 0xe000);
+}
+
+// Returns the bytes of the UTF-8 character at `text` and its code; 0 and the first byte if that is not UTF-8.
+int decode(const unsigned char* text, unsigned& code) {
+  const unsigned first = text[0];
+  const int length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  unsigned whole = length < 2 ? first : first & (0x7fu >> length);
+  code = first;
+  for (int i = 1; i < length; ++i) {
+    if ((text[i] & 0xc0) != 0x80) return 0;  // the end of the text too
+    whole = whole << 6 | (text[i] & 0x3fu);
+  }
+  code = whole;
+  return length;
+}
+
+// Every output but the logits: names from files and options must not control the terminal.
+__attribute__((format(printf, 2, 3))) void say(FILE* to, const char* format, ...) {
+  va_list list, again;
+  va_start(list, format);
+  va_copy(again, list);
+  std::string text(size_t(vsnprintf(nullptr, 0, format, list)) + 1, '\0');
+  vsnprintf(&text[0], text.size(), format, again);
+  va_end(again);
+  va_end(list);
+  std::string shown;
+  for (const char* at = text.c_str(); *at;) {
+    unsigned code;
+    const int length = decode(reinterpret_cast<const unsigned char*>(at), code);
+    if (length && !is_unsafe(code)) {
+      shown.append(at, size_t(length));
+    } else {
+      char escape[8];
+      snprintf(escape, sizeof escape, code < 0x100 ? "\\x%02x" : "\\u%04x", code & 0xffff);
+      shown += escape;
+    }
+    at += length ? length : 1;
+  }
+  fwrite(shown.data(), 1, shown.size(), to);
+}
+
 // Where it was asked for, it is an answer; otherwise it says what went wrong.
 int usage(bool asked) {
-  fprintf(asked ? stdout : stderr,
-          "usage: lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < float32 images\n");
+  say(asked ? stdout : stderr,
+      "usage: lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < float32 images\n");
   return asked ? 0 : 2;
 }
 
@@ -34,7 +83,7 @@ bool read_count(const char* option, const char* text, int& into) {
   char* end;
   const long number = strtol(text, &end, 10);
   if (*text < '0' || *text > '9' || *end || number < 1 || number > 1 << 20) {
-    fprintf(stderr, "%s must be a whole number from 1 to %d; got '%s'\n", option, 1 << 20, text);
+    say(stderr, "%s must be a whole number from 1 to %d; got '%s'\n", option, 1 << 20, text);
     return false;
   }
   into = int(number);
@@ -57,11 +106,11 @@ int show_times(lcrbnn_model* model, const lcrbnn_info& info, const float* images
   lcrbnn_times(model, seconds.data(), 0);
   for (int i = 0; i < info.nodes; ++i)
     if (seconds[size_t(i)] > 0)
-      printf("%9.3f ms  %-10s %-14s %s\n", seconds[size_t(i)] * 1e3, lcrbnn_node_op(model, i),
-             lcrbnn_node_kernel(model, i), lcrbnn_node_name(model, i));
+      say(stdout, "%9.3f ms  %-10s %-14s %s\n", seconds[size_t(i)] * 1e3, lcrbnn_node_op(model, i),
+          lcrbnn_node_kernel(model, i), lcrbnn_node_name(model, i));
   std::sort(times.begin(), times.end());
-  printf("%9.3f ms  median of %d runs of %zu image%s, best %.3f ms, %d thread%s\n", times[times.size() / 2], repeat, n,
-         n == 1 ? "" : "s", times[0], threads, threads == 1 ? "" : "s");
+  say(stdout, "%9.3f ms  median of %d runs of %zu image%s, best %.3f ms, %d thread%s\n", times[times.size() / 2],
+      repeat, n, n == 1 ? "" : "s", times[0], threads, threads == 1 ? "" : "s");
   return 0;
 }
 
@@ -85,7 +134,7 @@ int main(int argc, char** argv) {
   char message[320] = "";
   lcrbnn_model* model = nullptr;
   if (lcrbnn_open(path, flags, kernel, &model, message, sizeof message)) {
-    fprintf(stderr, "%s: %s\n", path, message);
+    say(stderr, "%s: %s\n", path, message);
     return 2;
   }
   lcrbnn_info info;
@@ -99,14 +148,14 @@ int main(int argc, char** argv) {
   std::vector<float> images(n * numbers);
   int code = 0;
   if (n == 0 || bytes.size() % (numbers * sizeof(float))) {
-    fprintf(stderr, "the images must be a multiple of %zu bytes (%d x %d x %d float32); got %zu\n",
-            numbers * sizeof(float), info.height, info.width, info.channels, bytes.size());
+    say(stderr, "the images must be a multiple of %zu bytes (%d x %d x %d float32); got %zu\n",
+        numbers * sizeof(float), info.height, info.width, info.channels, bytes.size());
     code = 2;
   } else {
     memcpy(images.data(), bytes.data(), bytes.size());
     std::vector<float> logits(n * classes);
     if (lcrbnn_run(model, images.data(), n, logits.data(), threads, message, sizeof message)) {
-      fprintf(stderr, "%s\n", message);
+      say(stderr, "%s\n", message);
       code = 2;
     } else if (repeat > 0) {
       code = show_times(model, info, images.data(), n, logits.data(), threads, repeat);
@@ -118,7 +167,7 @@ int main(int argc, char** argv) {
   }
   lcrbnn_close(model);
   if (fflush(stdout) || ferror(stdout)) {
-    fprintf(stderr, "the answers cannot be written: %s\n", strerror(errno));
+    say(stderr, "the answers cannot be written: %s\n", strerror(errno));
     return 1;
   }
   return code;

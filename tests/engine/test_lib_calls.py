@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,27 @@ def test_the_program(small: Build, tmp_path: Path) -> None:
         done = subprocess.run(command, input=images.tobytes(), stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith(b"the answers cannot be written: ")
+
+
+def test_the_program_escapes_control_characters(small: Build, tmp_path: Path) -> None:
+    program = next((path.parent / "lcrbnn-run" for path in lib.places() if path.is_file()), Path())
+    if not program.is_file() and not os.environ.get("CI"):
+        pytest.skip("the program is not built")  # a wheel has the library alone
+    evil, shown = "σ\x1b]0;x\x07\x9b31m\u202e\r日", r"σ\x1b]0;x\x07\x9b31m\u202e\x0d日"
+    whole = small.model()
+    path = tmp_path / f"{evil}.bnn"
+    path.write_bytes(to_bytes(replace(whole, nodes=tuple(replace(n, name=evil) for n in whole.nodes))))
+    for words, code in (
+        ([os.fsencode(path), b"--repeat", b"1"], 0),
+        ([os.fsencode(tmp_path / f"none{evil}\udc9b")], 2),
+        ([os.fsencode(path), b"--threads", evil.encode() + b"\x9b"], 2),
+        ([os.fsencode(path), b"--kernel", evil.encode()], 2),
+    ):
+        done = subprocess.run([program, *words], input=b"", capture_output=True, timeout=60)
+        assert done.returncode == code
+        output = (done.stdout + done.stderr).decode()  # UTF-8 throughout
+        assert shown in output
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", output)
 
 
 def test_the_c_program_of_the_docs(small: Build, tmp_path: Path) -> None:
