@@ -27,7 +27,7 @@ GOLDEN = {
     "resnet18-relu": (11_174_986, 547_356_672, 8_066_048),
     "resnet34": (21_283_146, 1_151_336_448, 8_066_048),
     "resnet34-double": (21_283_146, 1_151_336_448, 8_066_048),
-    "resnet20-double-prelu": (270_538, 40_108_032, 443_008),
+    "resnet20-double-prelu": (270_522, 40_108_032, 443_008),
     "resnet20-double-maxout": (271_226, 40_108_032, 443_008),
     "resnet20-double-rprelu": (271_914, 40_108_032, 443_008),
     "resnet20-double-pool": (269_850, 40_108_032, 443_008),
@@ -72,7 +72,7 @@ PARTS = {
     "resnet18-relu": ("PlainBlock", "ReLU", REAL, "Conv2d BatchNorm2d ReLU", NORM),
     "resnet34": ("PlainBlock", "Hardtanh", REAL, BARE, NORM),
     "resnet34-double": ("DoubleBlock", "Hardtanh", REAL, BARE, NORM),
-    "resnet20-double-prelu": ("DoubleBlock", "PReLU", OPTION_A, "Conv2d BatchNorm2d PReLU", NORM),
+    "resnet20-double-prelu": ("DoubleBlock", "PReLU", OPTION_A, "Conv2d BatchNorm2d ReLU", NORM),
     "resnet20-double-maxout": ("DoubleBlock", "Maxout", OPTION_A, "Conv2d BatchNorm2d Maxout", NORM),
     "resnet20-double-rprelu": ("DoubleBlock", "RPReLU", OPTION_A, "Conv2d BatchNorm2d RPReLU", NORM),
     "resnet20-double-pool": ("DoubleBlock", "Hardtanh", "AvgPool2d PadChannels", ACTIVE, NORM),
@@ -155,6 +155,14 @@ def test_parameters_and_operations_are_the_golden_numbers(name: str) -> None:
     cost = count(lcrbnn.network(name, "irnet"), (3, row.image, row.image))
     assert (cost.parameters, cost.binary_macs, cost.real_macs) == GOLDEN[name]
     assert cost.mixed_macs == 0
+
+
+def test_the_network_of_siman_has_the_parameters_of_its_release() -> None:
+    """tests/golden/README.md names the release: 271,194 trained parameters, of which 672 are scales of SiMaN."""
+    net = lcrbnn.network("resnet20-double-prelu", "siman")
+    assert sum(p.numel() for p in net.parameters()) == 271_194
+    shapes = [tuple(p.shape) for name, p in net.named_parameters() if name.startswith("stem.")]
+    assert shapes == [(16, 3, 3, 3), (16,), (16,)]  # convolution, batch norm, and no slopes: the activation is a ReLU
 
 
 def test_golden_numbers_follow_from_the_published_ones() -> None:

@@ -38,6 +38,7 @@ def _conv7(cin: int, cout: int) -> list[nn.Module]:
 STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
     "conv3": lambda cin, cout, act: _conv3(cin, cout),
     "conv3-act": lambda cin, cout, act: [*_conv3(cin, cout), ACTIVATIONS[act](cout)],
+    "conv3-relu": lambda cin, cout, act: [*_conv3(cin, cout), nn.ReLU()],  # SiMaN: blocks have PReLU, the stem has not
     "conv7-pool": lambda cin, cout, act: [*_conv7(cin, cout), nn.MaxPool2d(3, 2, 1)],
     "conv7-act-pool": lambda cin, cout, act: [*_conv7(cin, cout), ACTIVATIONS[act](cout), nn.MaxPool2d(3, 2, 1)],
     # For images of 64 pixels: a pool of stride 1 leaves 32, 16, 8 and 4 to the stages.

@@ -89,8 +89,8 @@ _ROWS = [
     ),
     _cifar(
         "resnet20-double-prelu",
-        "resnet20-double with PReLU (SiMaN)",
-        build=_resnet(replace(_THIN, block="double", activation="prelu")),
+        "resnet20-double with PReLU in the blocks and ReLU in the stem (SiMaN)",
+        build=_resnet(replace(_THIN, block="double", activation="prelu", stem="conv3-relu")),
     ),
     _cifar(
         "resnet20-double-maxout",

@@ -13,6 +13,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.train.ranks import Ranks
 
 SHOWN = 3  # differences that a message lists
+PRELU_STEM = "it has stem.2.weight besides"  # the only difference of a resnet20-double-prelu from before 2026-11-19
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -67,6 +68,11 @@ def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarr
             if name in theirs and _kind(theirs[name]) != _kind(array(mine[name]))
         ),
     ]
+    if differences == [PRELU_STEM]:
+        raise InputError(
+            f"{where} is of resnet20-double-prelu with a PReLU in the stem, as before 2026-11-19; the network has a "
+            "ReLU there now, as in SiMaN's released code: train it again"
+        )
     if differences:
         more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise InputError(f"{where} is of another network: {'; '.join(differences[:SHOWN])}{more}")

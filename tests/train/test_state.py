@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
+from lcrbnn.models import MODELS
+from lcrbnn.models.resnet import ResNetPlan, build_resnet
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.train import state
+from lcrbnn.runs.folder import RunFolder
+from lcrbnn.runs.record import read_record
+from lcrbnn.train import Spec, state
+from lcrbnn.train.build import load_network
+from lcrbnn.zoo.file import read_small, write_small
+from tests.train.helpers import small_run
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda net: torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-4),
@@ -161,6 +169,30 @@ def test_arrays_of_another_network_are_refused_with_the_differences_and_change_n
     with pytest.raises(InputError, match=f"^the file is of another network: {re.escape(sentence)}$"):
         state.restore_module(net, "model", arrays, "the file")
     same(state.module_arrays(net, "model"), before)
+
+
+def test_a_network_of_before_siman_s_stem_became_that_of_its_release_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "resnet20-double-prelu"
+    plan = ResNetPlan((3, 3, 3), (16, 32, 64), "double", "prelu", "subsample", "conv3-act", head="norm", kaiming=True)
+    spec, run = Spec(model=name, method="siman", epochs=1, batch=1000), tmp_path / "run"
+    with monkeypatch.context() as before:
+        old = replace(
+            MODELS[name], build=lambda method, classes, channels, _: build_resnet(plan, method, classes, channels)
+        )
+        before.setitem(MODELS, name, old)
+        small_run(run, spec)
+        write_small(tmp_path / "small.safetensors", spec, load_network(RunFolder(run))[1], "0" * 64)
+    (run / "record.json").rename(tmp_path / "record.json")
+    sentence = r"is of resnet20-double-prelu with a PReLU in the stem, as before 2026-11-19; [^.]*: train it again"
+    with pytest.raises(InputError, match=f"{sentence}$"):
+        load_network(RunFolder(run))
+    with pytest.raises(InputError, match=f"{sentence}$"):
+        read_small(tmp_path / "small.safetensors")
+    with pytest.raises(InputError, match=sentence):
+        small_run(run, spec, resume=True)
+    assert Spec.of(read_record(tmp_path / "record.json")["settings"]) == spec  # its figures can still be read
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
