@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def quantized(model: Model) -> bytes:
-    """The model with 8-bit weights and activations (u8 by s8, a scale a channel), calibrated on noise."""
+def quantized(model: Model, float_nodes: Sequence[str] = ()) -> bytes:
+    """The model with 8-bit weights and activations (u8 by s8, a scale a channel), calibrated on noise.
+
+    The ONNX nodes named in `float_nodes` stay in float32.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Noise(CalibrationDataReader):
@@ -72,5 +75,6 @@ def quantized(model: Model) -> bytes:
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
+                nodes_to_exclude=list(float_nodes),
             )
         return short.read_bytes()

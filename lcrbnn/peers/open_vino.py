@@ -28,7 +28,8 @@ class Compiled:
         else:
             from lcrbnn.export.onnx import to_onnx
 
-            graph = core.read_model(to_onnx(model) if kind == "float32" else quantized(model))
+            data = to_onnx(model) if kind == "float32" else quantized(model, _padded_shortcuts(model))
+            graph = core.read_model(data)
             h, w, c = model.shape
             graph.reshape([batch, c, h, w])
         settings: dict[str, Any] = {"PERF_COUNT": counts, "INFERENCE_NUM_THREADS": threads}
@@ -54,6 +55,22 @@ class Compiled:
         infos = (node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops())
         names = (" ".join(str(info[key].value) for key in ("layerType", "primitiveType")) for info in infos)
         return dict(sorted(Counter(names).items()))
+
+
+def _padded_shortcuts(model: Model) -> list[str]:
+    """Return the ONNX names of the nodes that pad channels and of those that subsample or pool before them.
+
+    In 8 bits, OpenVINO (seen with 2026.4) cannot compile such a shortcut ("Argument shapes are inconsistent"): it gives
+    the scale of the padded map, which has more channels, also to the convolution that reads the map before the padding.
+    ONNX Runtime runs the same file.
+    """
+    indices = set()
+    for index, node in enumerate(model.nodes):
+        if node.op == "channels":
+            source = node.inputs[0] - 1  # value 0 is the images
+            resizes = source >= 0 and model.nodes[source].op in ("subsample", "avgpool")
+            indices |= {index, source} if resizes else {index}
+    return [f"{index} {model.nodes[index].name}" for index in sorted(indices)]
 
 
 def make(model: Model, threads: int, batch: int, kind: str) -> Call:
