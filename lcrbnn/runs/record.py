@@ -17,6 +17,9 @@ from lcrbnn.runs.files import write_whole
 SCHEMA = 1
 FIRST_EXACT_REVISION = 2  # the first `lcr_revision` whose power iteration on a GPU returns v_{i-1}
 
+# What a command writes into the source tree; a change there does not change what the code does.
+NOT_CODE = (":(exclude)results", ":(exclude)zoo", ":(exclude)lcrbnn/zoo/files")
+
 
 def environment() -> dict[str, Any]:
     """Hardware, library versions and commit: what a figure depends on besides its settings."""
@@ -120,13 +123,13 @@ def _today() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, marked if anything but records changed since; LCRBNN_COMMIT without git."""
+    """The commit of the source tree, marked if anything but records and zoo files changed since; LCRBNN_COMMIT without git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed, perhaps inside somebody else's repository
         return os.environ.get("LCRBNN_COMMIT")
     try:
         name = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--", ".", ":(exclude)results")
+        changed = _git(root, "status", "--porcelain", "--", ".", *NOT_CODE)
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("LCRBNN_COMMIT")
     return name + ("+changes" if changed else "")

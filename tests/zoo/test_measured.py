@@ -37,7 +37,7 @@ def listed(name: str, spec: Spec, folder: Path) -> Member:
     content = path.read_bytes()
     what = {"network": spec.model, "method": spec.method, "data": spec.data, "retention": "none"}
     how = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "recipe": "", "record": ""}
-    return Member(name=name, top1=10.0, images=60, **what, **how)  # type: ignore[arg-type]  # two kinds of values
+    return Member(name=name, top1=10.0, images=60, seed=0, **what, **how)  # type: ignore[arg-type]  # two kinds of values
 
 
 @pytest.fixture

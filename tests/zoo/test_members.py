@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import os
+import statistics
 from dataclasses import fields
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_the_mean_of_all_seeds_is_that_of_the_records_of_the_same_settings(membe
         assert (member.runs, top1) == (1, [])
     else:
         assert member.runs == len(top1)
-        assert member.mean_top1 == round(sum(top1) / len(top1), 2)
+        assert member.mean_top1 == round(statistics.fmean(top1), 2)
 
 
 def test_seed_0_of_resnet20_says_that_it_has_the_largest_gain() -> None:
