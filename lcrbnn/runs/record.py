@@ -123,7 +123,7 @@ def _today() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, marked if anything but records and zoo files changed since; LCRBNN_COMMIT without git."""
+    """The commit of the source tree, marked if the code changed since; LCRBNN_COMMIT without git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed, perhaps inside somebody else's repository
         return os.environ.get("LCRBNN_COMMIT")
