@@ -22,6 +22,7 @@ from lcrbnn.runs.record import read_record
 from lcrbnn.study.groups import compare, find_groups
 from lcrbnn.train import Spec
 from lcrbnn.train.options import Options
+from tests.runs.helpers import write_without_digest
 from tests.train.helpers import small_run
 
 ANALYZE = ("--images", "20", "--device", "cpu")
@@ -120,7 +121,7 @@ def test_a_masked_gradient_is_said_loudly(runs: Path, tmp_path: Path, capsys: py
     path = tmp_path / "none" / "seed-0.json"
     record = json.loads(path.read_text())
     record["figures"]["8/255"] |= {"masked": True, "best_black_box": 3.0, "best_gradient": 40.0}
-    path.write_text(json.dumps(record))
+    write_without_digest(path, record)
     capsys.readouterr()
     assert main(words) == 0
     assert "!!! none, seed 0, 8/255: MASKED GRADIENTS: at 8/255 an attack without gradients (3.0 % left right)" in (

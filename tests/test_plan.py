@@ -15,6 +15,7 @@ from lcrbnn.study.plan import Part, Plan, read_plan, run_jobs, run_plan, table
 from lcrbnn.train import Spec
 from lcrbnn.train.build import build
 from lcrbnn.train.options import Options
+from tests.runs.helpers import write_without_digest
 
 TEXT = """# Does it help?
 # Decides nothing.
@@ -80,7 +81,7 @@ def test_the_difference_under_noise_is_shown_where_all_records_have_it(tmp_path:
         record = json.loads(path.read_text())
         record["figures"].pop("noise", None)
         record["figures"] |= {} if noise is None else {"noise": noise}
-        path.write_text(json.dumps(record))
+        write_without_digest(path, record)
 
     for seed in (0, 3, 4):
         change("none", seed, {"0.04": 60.0, "0.08": 50.0, "0.12": 40.0 + seed})

@@ -24,6 +24,7 @@ from lcrbnn.study.reproduce import run_tables
 from lcrbnn.study.results import progress, render, render_table
 from lcrbnn.study.weights import read_weights, recompute, write_weights
 from lcrbnn.train.options import Options
+from tests.runs.helpers import write_without_digest
 
 STUDY = """# Digits, two arms
 recipe = "digits"
@@ -182,7 +183,7 @@ def test_a_record_without_a_reading_and_without_its_run_is_not_made_anew_in_sile
     path = tmp_path / "results" / "digits" / "kept" / "seed-1.json"
     record = json.loads(path.read_text())
     del record["readings"]
-    path.write_text(json.dumps(record))
+    write_without_digest(path, record)
     with pytest.raises(InputError, match="whose test images were not read, and that run is not in"):
         run(read_promise(tmp_path / "results" / "plan.toml"), tmp_path)
 
@@ -194,9 +195,9 @@ def test_what_a_record_lacks_is_added_from_its_run_without_another_reading(made:
     whole = {place: json.loads(path.read_text()) for place, path in places.items()}
     for place, path in places.items():  # as `lcrbnn eval --final` leaves them, the readings noted in one place only
         bare = {part: value for part, value in whole[place].items() if part not in ("layers", "weights")}
-        path.write_text(json.dumps(bare))
+        write_without_digest(path, bare)
         del bare["readings"]
-        (folder / "runs" / "digits" / place / "record.json").write_text(json.dumps(bare))
+        write_without_digest(folder / "runs" / "digits" / place / "record.json", bare)
     shutil.rmtree(folder / "results" / "weights")
     shutil.rmtree(folder / "runs" / "digits" / "kept" / "seed-0")  # nothing can be added to that one
     with pytest.MonkeyPatch.context() as patch:

@@ -18,6 +18,7 @@ from lcrbnn.study import trajectory
 from lcrbnn.study.figure import COLORS
 from lcrbnn.study.trajectory import draw_trajectories, read_arms
 from lcrbnn.train import Spec
+from tests.runs.helpers import write_without_digest
 from tests.train.helpers import SMALL, small_run
 
 ROOT = Path(__file__).parents[1]
@@ -153,7 +154,7 @@ def test_runs_that_are_one_epoch_apart_have_the_mean_of_what_both_reached(tmp_pa
     paths = [record(tmp_path, f"a/seed-{seed}", seed=seed) for seed in (0, 1)]
     short = json.loads(paths[1].read_text())
     del short["figures"]["over_training"][-1]
-    paths[1].write_text(json.dumps(short))
+    write_without_digest(paths[1], short)
     draw_trajectories(read_arms(paths), tmp_path / "a.svg")
     assert curves(drawn[0].axes[-1], COLORS[0], True, "--") == [[51.5, 55.5]]
 
@@ -185,7 +186,7 @@ def test_the_command_draws_runs_and_records_and_the_same_file_twice(
 def damage(path: Path, lines: Any) -> None:
     found = json.loads(path.read_text())
     found["figures"]["over_training"] = lines
-    path.write_text(json.dumps(found))
+    write_without_digest(path, found)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +250,13 @@ def test_what_does_not_fit_one_figure_is_refused(tmp_path: Path) -> None:
     assert "cannot be read: No such file or directory" in refused(tmp_path / "no.json")
     unknown = json.loads(none.read_text())
     unknown["settings"]["nope"] = math.pi
-    none.write_text(json.dumps(unknown))
+    write_without_digest(none, unknown)
     assert refused(none).startswith(f"{none}: no setting of a run is called 'nope'")
 
 
 def test_a_run_that_has_not_finished_an_epoch_is_one_sentence(tmp_path: Path) -> None:
     small_run(tmp_path / "run", SMALL.but(epochs=1))
     (tmp_path / "run" / "log.jsonl").write_text("")
+    (tmp_path / "run" / "record.json").unlink()
     with pytest.raises(InputError, match="has not finished an epoch yet"):
         read_arms([tmp_path / "run"])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lcrbnn.errors import InputError
 from lcrbnn.report.groups import Group, Run
-from lcrbnn.runs.record import read_record
+from lcrbnn.runs.record import DIGEST, read_record
 from lcrbnn.train.spec import Spec
 
 T = TypeVar("T")
@@ -196,6 +196,8 @@ def _kind(path: Path) -> Any:
         raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no record: {error}") from None
+    if isinstance(stored, dict) and DIGEST in stored:
+        return read_record(path).get("kind")  # a damaged record is refused, whatever kind it now has
     return stored.get("kind") if isinstance(stored, dict) else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -89,7 +90,7 @@ class RunFolder:
         return spec
 
     def check_finished(self) -> None:
-        """Raise if the record of a finished run is none of it, or its log does not end where the record says."""
+        """Raise if the record of a finished run is not of its spec, or its log is not the one of the record."""
         spec = self.read_spec()
         try:
             record = read_record(self.record)
@@ -104,6 +105,11 @@ class RunFolder:
             raise InputError(
                 f"{self.log} ends after epoch {lines} and {self.record} is of a run of {epochs} epochs: "
                 "put the log back"
+            )
+        digest = record["figures"].get("log_sha256")  # records of older versions have none
+        if digest is not None and digest != self.digest_log():
+            raise InputError(
+                f"{self.log} is not the log that {self.record} was made from, as their SHA-256 differ: put the log back"
             )
 
     @contextmanager
@@ -175,6 +181,13 @@ class RunFolder:
             validate_log_line(line, number, f"{self.log} is damaged in line {number}")
             lines.append(line)
         return lines
+
+    def digest_log(self) -> str:
+        """The SHA-256 of the log's bytes."""
+        try:
+            return hashlib.sha256(self.log.read_bytes()).hexdigest()
+        except OSError as error:
+            raise InputError(f"{self.log} cannot be read: {error.strerror}") from None
 
     def last_line(self) -> dict[str, Any]:
         """The last line of the log; an error if there is none."""

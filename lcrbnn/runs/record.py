@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.files import write_whole
 
 SCHEMA = 1
+DIGEST = "content_sha256"  # of a record: the SHA-256 of everything else in it; records of older versions have none
 FIRST_EXACT_REVISION = 2  # the first `lcr_revision` whose power iteration on a GPU returns v_{i-1}
 
 # What a command writes into the source tree; a change there does not change what the code does.
@@ -71,15 +73,16 @@ def note_reading(path: Path, reading: dict[str, Any]) -> int:
 def add_to_record(path: Path, name: str, value: Any) -> None:
     """Add a part to a record, or replace the one of this name."""
     record = read_record(path)
-    if name in ("schema", "kind", "date", "environment", "settings", "figures", "readings"):
+    if name in ("schema", "kind", "date", "environment", "settings", "figures", "readings", DIGEST):
         raise ValueError(f"a record keeps the name {name!r} for itself")
     _write(path, {**record, name: value})
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A record, with its parts where they belong."""
+    """A record, with its parts where they belong; refused if its content does not agree with its digest."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        digest = _digest(record)
     except OSError as error:
         raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -89,6 +92,8 @@ def read_record(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is no record: it lacks schema, settings or figures")
     if record["schema"] != SCHEMA or not isinstance(record.get("readings", []), list):
         raise InputError(f"{path} is no record that this version of lcrbnn knows")
+    if DIGEST in record and record[DIGEST] != digest:
+        raise InputError(f"the record {path} is damaged: its content does not agree with its {DIGEST}")
     return record
 
 
@@ -100,12 +105,19 @@ def has_faulty_power_kernel(record: dict[str, Any]) -> bool:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    text = _text(record, "\n ") + "\n"
+    content = json.loads(json.dumps({name: value for name, value in record.items() if name != DIGEST}))
+    text = _text({"schema": SCHEMA, DIGEST: _digest(content), **content}, "\n ") + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [text.encode()])
     except OSError as error:
         raise InputError(f"a record cannot be written to {path}: {error.strerror}") from None
+
+
+def _digest(record: Any) -> str:
+    """The SHA-256 of everything in a record but its digest, as JSON in a form that does not depend on the layout."""
+    content = {name: value for name, value in record.items() if name != DIGEST} if isinstance(record, dict) else record
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _text(value: Any, line: str) -> str:

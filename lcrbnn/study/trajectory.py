@@ -100,7 +100,9 @@ def read_run(path: Path) -> tuple[Lines, Spec]:
 
 
 def _read_folder(folder: RunFolder) -> tuple[Lines, Spec]:
-    """From the log, so that a run can be looked at before it ends."""
+    """From the log, so that a run can be looked at before it ends; then its record must agree with log and spec."""
+    if folder.record.exists():
+        folder.check_finished()
     lines = over_training(folder.read_log())
     if not lines:
         raise InputError(f"the run in {folder.path} has not finished an epoch yet")

@@ -31,6 +31,7 @@ def figures(loop: Loop) -> dict[str, Any]:
         "device": loop.train.labels.device.type,
         "step": loop.made,
         "teacher": loop.parts.teacher_digest,
+        "log_sha256": loop.folder.digest_log(),
         "checkpoint_sha256": hashlib.sha256(newest.read_bytes()).hexdigest(),
     }
 

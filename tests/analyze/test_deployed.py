@@ -17,6 +17,7 @@ from lcrbnn.runs.folder import RunFolder
 from lcrbnn.study.groups import find_groups
 from lcrbnn.train import Spec
 from lcrbnn.train.build import load_network
+from tests.runs.helpers import write_without_digest
 from tests.train.helpers import small_run
 
 
@@ -155,7 +156,7 @@ def test_a_damaged_record_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     (path,) = (tmp_path / "out").rglob("*.json")
     record = json.loads(path.read_text())
     del record["figures"]["summary"]
-    path.write_text(json.dumps(record))
+    write_without_digest(path, record)
     assert main(words) == 2
     assert "is damaged: its figures lack something; remove it to measure again" in capsys.readouterr().err
 

@@ -24,6 +24,7 @@ from lcrbnn.train.reading import evaluate
 from lcrbnn.train.subject import run_subject
 from tests.corrupt.helpers import TEST, digits, know_digits
 from tests.data.trees import CLASSES, as_zip, generated
+from tests.runs.helpers import write_without_digest
 from tests.train.helpers import small_run
 
 SOME = ("contrast", "gaussian_noise", "frost")
@@ -215,7 +216,7 @@ def test_a_run_without_an_end_or_with_another_network_is_refused(trained: Path, 
     changed = shutil.copytree(trained / "seed-0", tmp_path / "changed")
     record = json.loads((changed / "record.json").read_text())
     record["figures"]["checkpoint_sha256"] = "0" * 64
-    (changed / "record.json").write_text(json.dumps(record))
+    write_without_digest(changed / "record.json", record)
     with pytest.raises(InputError, match="is not the one that its record is of"):
         read(changed, tmp_path / "r.json", data)
 

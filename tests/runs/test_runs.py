@@ -14,7 +14,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.retention import LCR_REVISION
 from lcrbnn.runs import progress as progress_module
 from lcrbnn.runs.progress import Progress, duration
-from lcrbnn.runs.record import environment, has_faulty_power_kernel, note_reading, read_record, write_record
+from lcrbnn.runs.record import DIGEST, environment, has_faulty_power_kernel, note_reading, read_record, write_record
 from tests.runs.helpers import ROOT
 
 
@@ -256,6 +256,7 @@ def test_readings_are_added_to_a_record_with_their_dates_and_counted(tmp_path: P
     ended = datetime.now(UTC).date().isoformat()
     after = json.loads(path.read_text())
     readings = after.pop("readings")
+    assert before.pop(DIGEST) != after.pop(DIGEST)
     assert after == before
     assert list(after) == list(before)
     assert all(began <= reading.pop("date") <= ended for reading in readings)
