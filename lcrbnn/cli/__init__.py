@@ -56,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; return its exit code: 0 done, 1 failed, 2 for a user's mistake, 130 SIGINT, 143 SIGTERM."""
+    """Run one command; return its exit code: 0 done, 1 failed, 2 for a user's mistake, or 128 + a signal's number."""
     try:
         return _dispatch(list(argv))
     except InputError as error:
@@ -131,7 +131,8 @@ def run() -> NoReturn:
     except BrokenPipeError:  # somebody reads with `head`: not our failure, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if os.environ.get("WORLD_SIZE"):  # one of several: threads of lost connections would end it in their own way
-        sys.stderr.flush()
+        with suppress(OSError):  # its terminal is closed
+            sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -30,6 +30,10 @@ LOOK, GRACE = 1.0, 60.0  # seconds between looks at the launcher, and to end aft
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a process
 
 
+class Lost(Failed):
+    """Another process of the run has ended or does not answer."""
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process among those of the run; without a launcher it is alone, and all of this does nothing."""
@@ -191,7 +195,7 @@ def lost() -> Iterator[None]:
         yield
     except (RuntimeError, ConnectionError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Failed(f"another process of this run has ended or cannot be reached ({reason[:160]})") from None
+        raise Lost(f"another process of this run has ended or cannot be reached ({reason[:160]})") from None
 
 
 def whole_number(name: str, otherwise: str = "0") -> int:

@@ -69,7 +69,7 @@ def fill(chunk: Chunk, squares: np.ndarray, margin: float, files: Files) -> dict
 
 def main(pipe: int, memory: int, side: int, margin: float) -> None:
     """Work until there is no more."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
     _killed_with_parent()

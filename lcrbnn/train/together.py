@@ -7,6 +7,7 @@ from functools import partial
 
 from lcrbnn.errors import Failed, InputError, Repeated, Stopped
 from lcrbnn.train.loop import Loop
+from lcrbnn.train.ranks import Lost
 from lcrbnn.train.signals import StopRequest
 
 
@@ -33,8 +34,11 @@ def run_together(loops: Sequence[Loop], finished: Callable[[Loop], None]) -> Non
                         _attempt(partial(finished, loop), failures)
                     except Failed as failure:
                         del going[loop]
+                        if isinstance(failure, Lost):
+                            stop.check_lost()  # the signal ended the other process too, and is the reason
                         failures.append(failure)
             if not (failures and stop.patient):  # a launcher stops those that are left, and the failure is the reason
+                stop.number = max((loop.ranks.most(stop.number or 0)[0] for loop in loops), default=0) or None
                 stop.check()  # a signal that came too late for this run is not for the next one either
         except Stopped as stopped:
             for loop in going:

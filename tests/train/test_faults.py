@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from lcrbnn.errors import Failed, InputError, Stopped
 from lcrbnn.runs.folder import RunFolder
 from lcrbnn.train.loop import Loop
+from lcrbnn.train.ranks import Lost
 from lcrbnn.train.run import train_together
 from lcrbnn.train.signals import GOING_ON, StopRequest
 from tests.train.helpers import (
@@ -102,7 +105,7 @@ def test_stopping_several_runs_saves_each_that_can_be_saved(tmp_path: Path, monk
     assert [len(RunFolder(tmp_path / name).listed()) for name in "abc"] == [0, 1, 1]
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -> None:
     path = tmp_path / "run"
     process = subprocess.Popen(
@@ -117,6 +120,50 @@ def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -
     assert said.splitlines()[-1] == f"lcrbnn: stopped by {name} and saved; {GOING_ON}"
     assert not (path / "record.json").exists()
     assert RunFolder(path).last_good(lambda checkpoint, path: None)[0] is not None
+
+
+def test_a_closed_terminal_saves_and_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    child, terminal = pty.fork()
+    if child == 0:  # the leader of a session whose terminal this is, as a shell is that a lost connection leaves
+        os.execvpe(sys.executable, command(path, "--epochs", "300", "--save-seconds", "1000"), environment())
+    while b"epoch 3" not in os.read(terminal, 4096):
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 129
+    assert not (path / "record.json").exists()
+    assert RunFolder(path).last_good(lambda checkpoint, path: None)[0] is not None
+
+
+def test_nohup_keeps_a_run_from_hearing_of_a_closed_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    words = ["nohup", *command(path, "--epochs", "300", "--save-seconds", "1000")]
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    for epoch in (2, 5):
+        while not process.stderr.readline().startswith(f"epoch {epoch}/300"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+    assert RunFolder(path).newest() is None
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert said.splitlines()[-1] == f"lcrbnn: stopped by SIGTERM and saved; {GOING_ON}"
+
+
+def test_a_process_that_ends_on_a_signal_before_this_one_is_not_reported_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one(self: Loop) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise Lost("another process of this run has ended or cannot be reached (connection closed)")
+
+    monkeypatch.setattr(Loop, "_one", one)
+    with pytest.raises(Stopped, match=r"^stopped by SIGTERM, without a new checkpoint: ") as stopped:
+        small_run(tmp_path / "run")
+    assert stopped.value.number == signal.SIGTERM
+    assert "reached" not in str(stopped.value)
+    assert RunFolder(tmp_path / "run").newest() is None
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(

@@ -153,7 +153,7 @@ def test_signals_are_left_to_the_parent(images: Listing) -> None:
     with pool(1) as made:
         batches = made.run(requests(images, times=3))
         made.release(next(batches))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(made.pids[0], number)
         finish(made, batches)
 

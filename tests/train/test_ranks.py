@@ -285,6 +285,35 @@ def test_no_process_trains_on_when_the_launcher_is_killed(tmp_path: Path) -> Non
     assert len(RunFolder(tmp_path / "run").read_log()) < 500
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["all stop together", "one is killed first"])
+def test_a_signal_to_the_launcher_is_one_message(killed: bool, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    settings = ["--device", "cpu", "--batch", "300", "--epochs", "500", "--save-seconds", "1000"]
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(
+            [*launcher, "-m", "lcrbnn", "train", "--folder", str(tmp_path / "run"), *settings],
+            env=environment(),
+            cwd=ROOT,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+        wait_for((tmp_path / "run" / "log.jsonl").exists)
+        wait_for(lambda: RunFolder(tmp_path / "run").read_log())
+        second = children(process.pid)[-1]
+        if killed:
+            os.kill(second, signal.SIGSTOP)
+            time.sleep(1)  # the first one now waits for it
+        process.send_signal(signal.SIGTERM)
+        if killed:
+            time.sleep(1)
+            os.kill(second, signal.SIGKILL)
+        assert process.wait(timeout=60) == 1
+    lines = [line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("lcrbnn: ")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("lcrbnn: stopped by SIGTERM")
+    assert (RunFolder(tmp_path / "run").newest() is None) == killed
+
+
 def test_a_run_of_many_processes_is_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

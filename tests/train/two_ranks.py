@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from lcrbnn.train.pool import Pool
 from lcrbnn.train.ranks import Ranks, joined
 from lcrbnn.train.run import train
 from lcrbnn.train.shared_norm import share_norms
+from lcrbnn.train.signals import StopRequest
 from tests.train.helpers import quiet
 from tests.train.test_numbers import Poison
 from tests.train.test_ranks import DOUBLE, HASHED, PIECES, SHARED, STRAIGHT, VIEWS
@@ -126,6 +127,23 @@ def stops_together(folder: Path, ranks: Ranks) -> None:
     go("stopped", STRAIGHT, folder, ranks)
 
 
+def stops_after_the_last_step(folder: Path, ranks: Ranks) -> None:
+    """A signal that one process hears after the last step stops both; the run is finished."""
+    end = Loop.march
+
+    def march(self: Loop, stop: StopRequest) -> Iterator[None]:
+        yield from end(self, stop)
+        if not ranks.first:
+            signal.raise_signal(signal.SIGTERM)
+
+    Loop.march = march
+    with pytest.raises(Stopped, match="stopped by SIGTERM and saved"):
+        go("stopped-late", STRAIGHT.but(epochs=1), folder, ranks)
+    Loop.march = end
+    if ranks.first:
+        assert RunFolder(folder / "stopped-late").record.exists()
+
+
 def poisoned(folder: Path, ranks: Ranks) -> str:
     """NaN in one process: both end, and the first tells what the other one found."""
 
@@ -182,6 +200,7 @@ def main(folder: Path) -> None:
         go("hashed", HASHED, folder, ranks)
         seen = reads_files(folder, ranks)
         stops_together(folder, ranks)
+        stops_after_the_last_step(folder, ranks)
         said: dict[str, Any] = {
             **seen,
             "poisoned": poisoned(folder, ranks),
