@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lcrbnn.errors import InputError
 from lcrbnn.report.groups import Group, Run
+from lcrbnn.runs.files import read_regular_file
 from lcrbnn.runs.record import DIGEST, read_record
 from lcrbnn.train.spec import Spec
 
@@ -191,7 +192,7 @@ def find_records(groups: Sequence[Group], places: Sequence[Path]) -> list[Found]
 
 def _kind(path: Path) -> Any:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(read_regular_file(path).decode("utf-8"))
     except OSError as error:
         raise InputError(f"the record {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lcrbnn.errors import InputError
-from lcrbnn.runs.files import write_whole
+from lcrbnn.runs.files import read_regular_file, write_whole
 
 VERSION = 1
 CHECKSUM = "checksum"
@@ -72,7 +72,7 @@ def _entry(kind: str, shape: tuple[int, ...], place: int, size: int) -> dict[str
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a file back; whatever is wrong with it is one kind of error, which names the file and the reason."""
     try:
-        content = path.read_bytes()
+        content = read_regular_file(path)
     except OSError as error:
         raise Damaged(f"the checkpoint {path} cannot be read: {error.strerror}") from None
     try:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from lcrbnn.outputs import PART
+
+
+def read_regular_file(path: Path) -> bytes:
+    """The content of a file. OSError for a pipe or a device, which could block or never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return path.read_bytes()
 
 
 def write_whole(path: Path, pieces: Iterable[bytes | memoryview]) -> None:

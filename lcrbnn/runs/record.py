@@ -13,7 +13,7 @@ from typing import Any
 
 from lcrbnn import __version__
 from lcrbnn.errors import InputError
-from lcrbnn.runs.files import write_whole
+from lcrbnn.runs.files import read_regular_file, write_whole
 
 SCHEMA = 1
 DIGEST = "content_sha256"  # of a record: the SHA-256 of everything else in it; records of older versions have none
@@ -81,7 +81,7 @@ def add_to_record(path: Path, name: str, value: Any) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A record, with its parts where they belong; refused if its content does not agree with its digest."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_regular_file(path).decode("utf-8"))
         digest = _digest(record)
     except OSError as error:
         raise InputError(f"the record {path} cannot be read: {error.strerror}") from None

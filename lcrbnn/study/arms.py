@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lcrbnn.errors import InputError, number
+from lcrbnn.runs.files import read_regular_file
 from lcrbnn.train import Spec
 from lcrbnn.train.build import STUDY
 
@@ -22,7 +23,7 @@ OTHERS = ("start", "teacher")  # settings that name another run
 def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """The text of a TOML file and what it holds; `what` names the file in a sentence."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_file(path).decode("utf-8")
         return text, tomllib.loads(text)
     except OSError as error:
         raise InputError(f"the {what} {path} cannot be read: {error.strerror}") from None

@@ -147,7 +147,7 @@ def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
     control = given["control"]
     if isinstance(control, str) and "/" in control:
         split_name(control, "the control of another plan")
-    elif control not in made:
+    elif not isinstance(control, str) or control not in made:
         raise InputError(f"the control {control!r} is none of its arms: {', '.join(made)}")
     about = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     return Plan(path, " ".join(about), tuple(seeds), control, made, tuple(waiting), unused)

@@ -24,6 +24,9 @@ class Arm(NamedTuple):
         return f"{self.study}/{self.name}"
 
 
+MAX_SEEDS = 1000  # of a row of a table
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table: the figure of an arm over its seeds, or (`than`) a gain compared with another arm's gain."""
@@ -139,7 +142,7 @@ def _every_arm(studies: Path, study: Any) -> list[Row]:
 def _row(given: Any) -> Row:
     kinds = {"title": str, "of": str, "seeds": int, "paper": float, "note": str, "keep": list, "than": str}
     _check(given, kinds, ("title", "of", "seeds"), "a row")
-    number(given["seeds"], "seeds", low=1, whole=True)
+    number(given["seeds"], "seeds", low=1, high=MAX_SEEDS, whole=True)
     keep = given.get("keep", [])
     if not all(type(seed) is int and 0 <= seed < given["seeds"] for seed in keep):
         raise InputError(f"keep lists some of the seeds; got {keep!r}")
