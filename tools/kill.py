@@ -31,7 +31,7 @@ from lcrbnn.runs.record import write_record
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = ["digits", "--model", "resnet18", "--method", "rbnn", "--epochs", "8", "--batch", "32", "--weight", "1"]
-SMALL = ["digits", "--epochs", "8", "--batch", "100"]  # a few seconds, for the tests
+SMALL = ["digits", "--epochs", "60", "--batch", "100"]  # a few seconds, for the tests
 
 
 def start(path: Path, settings: list[str]) -> subprocess.Popen[bytes]:

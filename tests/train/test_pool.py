@@ -133,13 +133,12 @@ def test_a_killed_process_ends_the_work_at_once(images: Listing) -> None:
     assert gone(pids)
 
 
-def test_a_process_that_hangs_ends_the_work_when_patience_does(images: Listing, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")  # nobody ever writes into it, so that opening it waits for ever
-    stuck = images[0]._replace(name=str(tmp_path / "pipe.png"))
+def test_a_process_that_hangs_ends_the_work_when_patience_does(images: Listing) -> None:
     with pool(2, patience=1.0) as made:
-        batches = made.run([asked(*(images[i] for i in range(6))), asked(images[0], stuck)])
+        batches = made.run(requests(images, times=3))
         made.release(next(batches))
         pids = made.pids
+        os.kill(pids[1], signal.SIGSTOP)  # it can neither answer nor end
         began = time.monotonic()
         with pytest.raises(Failed, match="said nothing for 1 seconds; it was given"):
             next(batches)
