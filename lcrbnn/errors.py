@@ -68,7 +68,8 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: 
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
         if large and not math.isinf(_float(value)):
             bounds = f"of at most {LARGEST:.1e}"
-        raise InputError(f"{name} must be {word} {bounds}; got {value!r}")
+        shown = repr(value)
+        raise InputError(f"{name} must be {word} {bounds}; got {shown if len(shown) <= 60 else shown[:60] + '...'}")
 
 
 def _float(value: Any) -> float:

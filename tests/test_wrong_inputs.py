@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from lcrbnn.cli import main
+from lcrbnn.errors import InputError
+from lcrbnn.runs.folder import RunFolder
 
 STUDY = 'recipe = "digits"\nseeds = [0]\ncontrol = "none"\n[arms.none]\n'
 TABLES = 'studies = "."\n[tables.a]\ntitle = "a"\nsource = "b"\n'
@@ -60,3 +62,26 @@ def test_a_wrong_value_in_a_plan_is_one_sentence(
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["spec.json", "log.jsonl", "classes.json", "broken.json"])
+def test_a_pipe_in_a_run_folder_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    read = {
+        "spec.json": folder.read_spec,
+        "log.jsonl": folder.read_log,
+        "classes.json": folder.read_classes,
+        "broken.json": folder.read_broken,
+    }
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="it is not a regular file"):
+        read[name]()
+
+
+def test_a_pipe_in_place_of_a_recipe_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("a.toml")
+    assert main(["train", "a.toml", "--run", "run"]) == 2
+    assert "a.toml cannot be read: it is not a regular file" in capsys.readouterr().err

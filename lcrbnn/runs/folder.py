@@ -15,7 +15,7 @@ from typing import Any
 from lcrbnn.errors import InputError
 from lcrbnn.outputs import PART
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.runs.files import remove_parts, sync_folder, write_whole
+from lcrbnn.runs.files import read_regular_file, remove_parts, sync_folder, write_whole
 from lcrbnn.runs.log_line import validate_log_line
 from lcrbnn.runs.record import read_record
 
@@ -80,7 +80,7 @@ class RunFolder:
     def read_spec(self) -> dict[str, Any]:
         """The spec of the run that is here."""
         try:
-            spec = json.loads(self.spec.read_text(encoding="utf-8"))
+            spec = json.loads(read_regular_file(self.spec))
         except FileNotFoundError:
             raise InputError(f"there is no run in {self.path}: it has no spec.json") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -169,7 +169,7 @@ class RunFolder:
     def read_log(self) -> list[dict[str, Any]]:
         """The whole lines of the log; one that a kill tore is left out."""
         try:
-            text = self.log.read_bytes()
+            text = read_regular_file(self.log)
         except OSError as error:
             raise InputError(f"{self.log} cannot be read: {error.strerror}") from None
         lines = []
@@ -185,7 +185,7 @@ class RunFolder:
     def digest_log(self) -> str:
         """The SHA-256 of the log's bytes."""
         try:
-            return hashlib.sha256(self.log.read_bytes()).hexdigest()
+            return hashlib.sha256(read_regular_file(self.log)).hexdigest()
         except OSError as error:
             raise InputError(f"{self.log} cannot be read: {error.strerror}") from None
 
@@ -203,7 +203,7 @@ class RunFolder:
             raise InputError(
                 f"{self.log} ends after epoch {len(lines)} and the checkpoint is from epoch {epochs}: put the log back"
             )
-        raw = self.log.read_bytes().split(b"\n")[:epochs]
+        raw = read_regular_file(self.log).split(b"\n")[:epochs]
         write_whole(self.log, [b"".join(line + b"\n" for line in raw)])
         return lines[:epochs]
 
@@ -256,7 +256,7 @@ class RunFolder:
 def _read(path: Path, kind: type, what: str) -> Any:
     """What a JSON file beside the spec holds; None if it is not there."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -35,6 +35,8 @@ def check_facts(checkpoint: Checkpoint, path: Path) -> None:
         number(facts[name], f"{damaged}: its {name}", low=0, high=2**63 - 1, whole=True)
     for name in ("seconds", "weight"):
         number(facts[name], f"{damaged}: its {name}", low=0)
+    if WHOLE in facts and not re.fullmatch("[0-9a-f]{64}", facts[WHOLE]):
+        raise InputError(f"{damaged}: its {WHOLE} must be a SHA-256 (64 hexadecimal digits); got {facts[WHOLE]!r}")
     names = facts.get(WITHOUT_MEMORY, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{damaged}: its {WITHOUT_MEMORY} must be a list of names; got {names!r}")
@@ -91,7 +93,13 @@ def _check_memory(checkpoint: Checkpoint, parameters: Iterable[str], spec: Spec,
     """Raise unless the arrays of the optimiser are exactly those of these parameters, with their types and shapes."""
     arrays, damaged = checkpoint.arrays, _damaged(path)
     without = checkpoint.facts.get(WITHOUT_MEMORY, [])
-    trained = [name for name in parameters if name not in without]
+    names = list(parameters)
+    unknown = [name for name in without if name not in names]
+    if unknown:
+        raise InputError(f"{damaged}: its {WITHOUT_MEMORY} has {unknown[0]!r}, which is not a parameter of its network")
+    if without and len(set(without)) == len(names):  # a run with a gradient has a memory of some parameter
+        raise InputError(f"{damaged}: its {WITHOUT_MEMORY} has all parameters, so the optimizer's memory is lost")
+    trained = [name for name in names if name not in without]
     wanted = {f"optimizer/{name}/{key}": arrays[name] for name in trained for key in _memory_keys(spec)}
     missing = [name for name in wanted if name not in arrays]
     if missing:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lcrbnn.errors import InputError, choose
+from lcrbnn.runs.files import read_regular_file
 from lcrbnn.train.spec import Spec
 
 
@@ -35,7 +36,7 @@ def find_recipe(name: str) -> Recipe:
     """The package's recipe of this name, or the file if the name ends in .toml."""
     if name.endswith(".toml"):
         try:
-            return _parse(Path(name).read_text(encoding="utf-8"), name)
+            return _parse(read_regular_file(Path(name)).decode(), name)
         except OSError as error:
             raise InputError(f"the recipe {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -55,6 +55,12 @@ def fact(name: str, value: Any) -> Change:
     return lambda arrays, facts: facts.update({name: value})
 
 
+def without_any_memory(arrays: Arrays, facts: Facts) -> None:
+    for name in [name for name in arrays if name.startswith("optimizer/")]:
+        del arrays[name]
+    facts["without_memory"] = [name for name in arrays if name.startswith("model/")]
+
+
 def without_fact(name: str) -> Change:
     return lambda arrays, facts: facts.__delitem__(name)
 
@@ -99,6 +105,10 @@ CASES: dict[str, tuple[str, Change]] = {
     "made is a number": ("sgd", fact("made", 1.5)),
     "images are a number": ("sgd", fact("images", 7)),
     "a digest that is a number": ("sgd", fact(WHOLE, 7)),
+    "a digest that is no digest": ("sgd", fact(WHOLE, "xyz")),
+    "no memory of any parameter": ("sgd", without_any_memory),
+    "no memory of a parameter that is not there": ("sgd", fact("without_memory", ["model/nobody"])),
+    "seconds with 400 digits": ("sgd", fact("seconds", 10**400)),
     "an epoch that is true": ("sgd", fact("epoch", True)),
     "an epoch that is a text": ("sgd", fact("epoch", "1")),
     "an epoch that is a fraction": ("sgd", fact("epoch", 1.0)),
@@ -190,6 +200,7 @@ def test_every_command_refuses_wrong_content(
         assert call(command, folder) == 2, command
         said = capsys.readouterr().err.strip()
         assert str(newest) in said
+        assert len(said) < 500
         assert "\n" not in said
         assert (newest.read_bytes(), folder.log.read_bytes()) == before
     assert not (tmp_path / "out.bnn").exists()

@@ -105,11 +105,21 @@ def test_stopping_several_runs_saves_each_that_can_be_saved(tmp_path: Path, monk
     assert [len(RunFolder(tmp_path / name).listed()) for name in "abc"] == [0, 1, 1]
 
 
+def heed_hangup() -> None:
+    """Undo nohup, under which these tests may run: a run that starts with SIGHUP ignored goes on ignoring it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 def test_a_signal_saves_and_ends_the_run(name: str, code: int, tmp_path: Path) -> None:
     path = tmp_path / "run"
     process = subprocess.Popen(
-        command(path, "--epochs", "300"), env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command(path, "--epochs", "300"),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_hangup,
     )
     assert process.stderr is not None
     while not process.stderr.readline().startswith("epoch 2/300"):
@@ -126,6 +136,7 @@ def test_a_closed_terminal_saves_and_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "run"
     child, terminal = pty.fork()
     if child == 0:  # the leader of a session whose terminal this is, as a shell is that a lost connection leaves
+        heed_hangup()
         os.execvpe(sys.executable, command(path, "--epochs", "300", "--save-seconds", "1000"), environment())
     while b"epoch 3" not in os.read(terminal, 4096):
         pass
