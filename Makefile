@@ -7,7 +7,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types imports unit bench docs engine page clean
+.PHONY: demo test paper lint types imports unit bench docs engine page clean
 
 demo: $(VENV)/installed engine
 	$(BIN)/lcrbnn demo
@@ -17,6 +17,7 @@ test: lint types imports unit
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.check_names lcrbnn bench tools paper paper/tests tests --max 0.5
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
@@ -27,22 +28,27 @@ imports: $(VENV)/installed-dev
 unit: $(VENV)/installed-dev engine
 	$(BIN)/pytest -n 2
 
+paper: $(VENV)/installed-dev engine  # the paper's evidence: tables and figures in documents equal their records
+	$(BIN)/python -m paper check
+	$(BIN)/pytest -n 2 paper/tests
+
 engine: $(VENV)/installed  # without a C++ compiler cmake only warns, and everything but the engine works
 	$(BIN)/cmake -S . -B build --log-level=WARNING
 	$(BIN)/cmake --build build --parallel 2 -- -s
 
 page: $(VENV)/installed  # the engine as WebAssembly and a page that uses it, build/page
-	$(BIN)/python -m tools.page
+	$(BIN)/python -m tools.native.wasm_page
 
 bench: $(VENV)/installed
-	$(BIN)/python -m bench.retention_step
+	$(BIN)/python -m bench.training.lcr_step_cost
 
-# A drawn picture, no photos of frost: the example shows no image of a data set.
-EXAMPLE = none=results/cifar10-double/none lcr=results/cifar10-double/default --records results --frost none \
+# The example uses a generated image and no frost photos, so it contains no image of a data set.
+EXAMPLE = none=paper/results/cifar10-double/none lcr=paper/results/cifar10-double/default --records paper/results --data-folder none \
 	-o docs/example-report.html
 
 docs: $(VENV)/installed  # the figures of docs/, from the tables, and the example of a report
-	$(BIN)/lcrbnn methods --curves docs/methods.svg --page docs/methods.md
+	$(BIN)/lcrbnn methods --curves docs/methods.svg
+	$(BIN)/python -m tools.methods_page docs/methods.md
 	$(BIN)/lcrbnn report $(EXAMPLE)
 
 $(VENV)/torch:

@@ -1,57 +1,92 @@
-"""Binary neural networks that keep the Lipschitz continuity of their full-precision counterparts (LCR).
+"""Binary neural networks with the Lipschitz-continuity-retention (LCR) loss.
 
-Importing the package loads nothing heavy; each name below loads its module on first use.
+`import lcrbnn` imports no PyTorch: each public name imports its module on first use. The function that trains a run is
+called `run_training` because `lcrbnn.train` is a subpackage.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from lcrbnn import zoo as zoo
-    from lcrbnn.convert import binarize as binarize
+    from lcrbnn.deploy.engine.runtime import Engine as Engine
+    from lcrbnn.deploy.export.export_model import export_model as export_model
     from lcrbnn.errors import InputError as InputError
-    from lcrbnn.layers import BinaryConv2d as BinaryConv2d
-    from lcrbnn.layers import BinaryLinear as BinaryLinear
-    from lcrbnn.layers import advance as advance
-    from lcrbnn.layers import extra_loss as extra_loss
-    from lcrbnn.layers import fit as fit
-    from lcrbnn.layers import project as project
-    from lcrbnn.layers import start_epoch as start_epoch
-    from lcrbnn.methods import METHODS as METHODS
-    from lcrbnn.methods import method as method
-    from lcrbnn.models import MODELS as MODELS
-    from lcrbnn.models import network as network
-    from lcrbnn.retention import PRESETS as PRESETS
-    from lcrbnn.retention import Retention as Retention
+    from lcrbnn.lcr.lcr_variants import LCR_VARIANTS as LCR_VARIANTS
+    from lcrbnn.lcr.lcr_variants import LcrVariant as LcrVariant
+    from lcrbnn.lcr.retention import Retention as Retention
+    from lcrbnn.nn.convert import binarize as binarize
+    from lcrbnn.nn.layers import BinaryConv2d as BinaryConv2d
+    from lcrbnn.nn.layers import BinaryLinear as BinaryLinear
+    from lcrbnn.nn.methods.method_registry import METHODS as METHODS
+    from lcrbnn.nn.methods.method_registry import get_method as get_method
+    from lcrbnn.nn.model_hooks import extra_loss as extra_loss
+    from lcrbnn.nn.model_hooks import fit_output_shapes as fit_output_shapes
+    from lcrbnn.nn.model_hooks import project_weights as project_weights
+    from lcrbnn.nn.model_hooks import set_progress as set_progress
+    from lcrbnn.nn.model_hooks import start_epoch as start_epoch
+    from lcrbnn.nn.models.model_registry import MODELS as MODELS
+    from lcrbnn.nn.models.model_registry import create_model as create_model
+    from lcrbnn.train.setup.load import load_network as load_network
+    from lcrbnn.train.setup.spec import TrainSpec as TrainSpec
+    from lcrbnn.train.train import train as _train
 
-_HOME = {
-    "binarize": "lcrbnn.convert",
+    run_training = _train
+
+_LAZY_EXPORTS = {
+    "BinaryConv2d": "lcrbnn.nn.layers",
+    "BinaryLinear": "lcrbnn.nn.layers",
+    "Engine": "lcrbnn.deploy.engine.runtime",
     "InputError": "lcrbnn.errors",
-    "BinaryConv2d": "lcrbnn.layers",
-    "BinaryLinear": "lcrbnn.layers",
-    "advance": "lcrbnn.layers",
-    "extra_loss": "lcrbnn.layers",
-    "fit": "lcrbnn.layers",
-    "project": "lcrbnn.layers",
-    "start_epoch": "lcrbnn.layers",
-    "METHODS": "lcrbnn.methods",
-    "method": "lcrbnn.methods",
-    "MODELS": "lcrbnn.models",
-    "network": "lcrbnn.models",
-    "PRESETS": "lcrbnn.retention",
-    "Retention": "lcrbnn.retention",
-    "zoo": "lcrbnn.zoo",  # the module itself
+    "LCR_VARIANTS": "lcrbnn.lcr.lcr_variants",
+    "LcrVariant": "lcrbnn.lcr.lcr_variants",
+    "METHODS": "lcrbnn.nn.methods.method_registry",
+    "MODELS": "lcrbnn.nn.models.model_registry",
+    "Retention": "lcrbnn.lcr.retention",
+    "TrainSpec": "lcrbnn.train.setup.spec",
+    "binarize": "lcrbnn.nn.convert",
+    "create_model": "lcrbnn.nn.models.model_registry",
+    "export_model": "lcrbnn.deploy.export.export_model",
+    "extra_loss": "lcrbnn.nn.model_hooks",
+    "fit_output_shapes": "lcrbnn.nn.model_hooks",
+    "get_method": "lcrbnn.nn.methods.method_registry",
+    "load_network": "lcrbnn.train.setup.load",
+    "project_weights": "lcrbnn.nn.model_hooks",
+    "run_training": "lcrbnn.train.train:train",
+    "set_progress": "lcrbnn.nn.model_hooks",
+    "start_epoch": "lcrbnn.nn.model_hooks",
+    "zoo": "lcrbnn.zoo",  # the subpackage itself
 }
 
-__all__ = ["__version__", *_HOME]
+_RENAMED = {
+    "Form": "LcrVariant",
+    "PRESETS": "LCR_VARIANTS",
+    "advance": "set_progress",
+    "fit": "fit_output_shapes",
+    "method": "get_method",
+    "network": "create_model",
+    "project": "project_weights",
+}
+
+__all__ = ["__version__", *_LAZY_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"lcrbnn has no name {name!r}; there are {', '.join(_HOME)}")
-    home = import_module(_HOME[name])
-    return home if _HOME[name] == f"lcrbnn.{name}" else getattr(home, name)
+    """Return a public name from its module. Raise AttributeError with the new name for a renamed one."""
+    if name in _RENAMED:
+        message = f"lcrbnn.{name} is called lcrbnn.{_RENAMED[name]} now"
+        # For `from lcrbnn import network`, importlib calls this function and replaces the text of an AttributeError.
+        # The text of an ImportError reaches the user unchanged.
+        if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+            raise ImportError(message, name=__name__)
+        raise AttributeError(message)
+    if name not in _LAZY_EXPORTS:
+        raise AttributeError(f"lcrbnn has no name {name!r}; there are {', '.join(_LAZY_EXPORTS)}")
+    module_name, _, attribute = _LAZY_EXPORTS[name].partition(":")
+    module = import_module(module_name)
+    return module if module_name == f"lcrbnn.{name}" else getattr(module, attribute or name)

@@ -1,5 +1,5 @@
 """`python -m lcrbnn`: the command line, also from a source tree that is not installed."""
 
-from lcrbnn.cli import run
+from lcrbnn.cli.main import run
 
 run()

@@ -1,115 +1,178 @@
-"""How work ends early: a user's mistake (one sentence: what came, what was possible, where), a failure, a stop."""
+"""Error classes, and checks that raise an InputError with one sentence before any work starts."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-LARGEST = 3.4e38  # a number of float32
+MAX_NUMBER = 3.4e38  # largest number in settings, within the range of float32
+MAX_FILE_NAME_BYTES = 255  # the limit of Linux and macOS for the name of a file or folder
+# The suffix of a file while it is written. Leftovers of a killed process are removed at the next start.
+PART_SUFFIX = ".part"
 
-_SHOWN = 24  # names that a message lists before it says "and so many more"
+_MAX_LISTED_NAMES = 24  # a message lists so many names at most
+_MAX_VALUE_CHARACTERS = 60  # a message shows so many characters of a wrong value at most
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Errors.
 class InputError(ValueError):
-    """Something from outside is wrong. The message is the whole explanation; the command line exits with 2 on it."""
+    """A setting, file or argument of the user is invalid, as the message explains. The command line exits with 2."""
 
 
-class Failed(Exception):
-    """Work cannot go on, and no input is to blame: bad numbers, a full disk. The command line exits with 1 on it."""
+class RunFailed(Exception):
+    """Work stops although the input is valid (non-finite values, a full disk). The command line exits with 1."""
 
 
-class Repeated(Failed):
-    """Another process of the same run says why; this one only ends, with the same exit code."""
+class ErrorOnOtherRank(RunFailed):
+    """Another process of the same run reports the error. This process only ends with the same exit code."""
 
-    def __init__(self, code: int) -> None:
-        """Keep the exit code."""
-        super().__init__(f"exit code {code}")
-        self.code = code
+    def __init__(self, exit_code: int) -> None:
+        """Store the exit code."""
+        super().__init__(f"exit code {exit_code}")
+        self.exit_code = exit_code
 
 
-class Stopped(Exception):
-    """A signal asked for an end, and all is saved. The command line exits with 128 + its number, as a shell would."""
+class StopSignal(Exception):
+    """A signal stopped the run. The command line exits with 128 + the signal number, like a shell."""
 
-    def __init__(self, message: str, number: int) -> None:
-        """Keep which signal it was."""
+    def __init__(self, message: str, signal_number: int) -> None:
+        """Store the signal number."""
         super().__init__(message)
-        self.number = number
+        self.signal_number = signal_number
 
 
-def choose(table: Mapping[str, T], name: object, what: str) -> T:
-    """Return `table[name]`; otherwise say which names there are (and the nearest one)."""
+# ----------------------------------------------------------------------------------------------------------------------
+# Names and numbers.
+def lookup(table: Mapping[str, T], name: object, kind: str) -> T:
+    """Return `table[name]`. Raise InputError with the known names and the nearest one if the table has no such name."""
     if isinstance(name, str) and name in table:
         return table[name]
-    raise InputError(f"no {what} is called {name!r}; {_possible(name, table)}")
+    raise InputError(f"no {kind} is called {name!r}; {_list_known_names(name, table)}")
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise on the first name in `given` that `known` does not hold."""
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise InputError(f"no {what} is called {name!r}; {_possible(name, known)}")
+def check_known_names(names: Iterable[str], known_names: Iterable[str], kind: str) -> None:
+    """Raise InputError for the first of `names` that is not one of `known_names`."""
+    known_names = list(known_names)
+    for name in names:
+        if name not in known_names:
+            raise InputError(f"no {kind} is called {name!r}; {_list_known_names(name, known_names)}")
 
 
-def number(value: Any, name: str, *, low: float, high: float = math.inf, whole: bool = False) -> None:
-    """Raise unless `value` is a finite number (whole if asked) in [low, high]."""
-    kind = Integral if whole else Real
-    large = not whole and isinstance(value, Real) and LARGEST < _float(value) <= high
-    fits = not isinstance(value, bool) and isinstance(value, kind)
-    # A whole number is compared as it is: near 2^63 a float rounds up.
-    if large or not fits or not low <= (value if whole else _float(value)) <= high:
-        word = "a whole number" if whole else "a number"
+def _list_known_names(name: object, known_names: Iterable[str]) -> str:
+    names = list(known_names)
+    if not names:
+        return "there are none"
+    nearest = get_close_matches(name, names, 1) if isinstance(name, str) else []
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    suffix = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return f"there are {', '.join(names[:_MAX_LISTED_NAMES])}{suffix}{hint}"
+
+
+def check_name_list(value: Any, argument: str) -> list[str]:
+    """Return the names as a list. Raise InputError for anything else, such as a single string."""
+    names: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"{argument} must be a list of names; got {value!r}")
+    return names
+
+
+def check_number(value: Any, name: str, *, low: float, high: float = math.inf, integer: bool = False) -> None:
+    """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole number with `integer`."""
+    number_type = Integral if integer else Real
+    is_too_large = not integer and isinstance(value, Real) and MAX_NUMBER < _to_float(value) <= high
+    has_type = not isinstance(value, bool) and isinstance(value, number_type)
+    # Whole numbers are compared without a conversion: near 2^63 a conversion to float rounds up.
+    if is_too_large or not has_type or not low <= (value if integer else _to_float(value)) <= high:
+        description = "a whole number" if integer else "a number"
         bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
-        if large and not math.isinf(_float(value)):
-            bounds = f"of at most {LARGEST:.1e}"
-        shown = repr(value)
-        raise InputError(f"{name} must be {word} {bounds}; got {shown if len(shown) <= 60 else shown[:60] + '...'}")
+        if is_too_large and not math.isinf(_to_float(value)):
+            bounds = f"of at most {MAX_NUMBER:.1e}"
+        value_text = repr(value)
+        if len(value_text) > _MAX_VALUE_CHARACTERS:
+            value_text = value_text[:_MAX_VALUE_CHARACTERS] + "..."
+        raise InputError(f"{name} must be {description} {bounds}; got {value_text}")
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number with hundreds of digits
         return math.inf
 
 
-_TOO_LARGE = "Storage size calculation overflowed"  # torch: the number of bytes does not fit into 64 bits
-_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "out of memory")
-_AMOUNT = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+ \w+)", re.IGNORECASE)
+# ----------------------------------------------------------------------------------------------------------------------
+# Output files and folders.
+def check_output_file(path: Path, description: str) -> None:
+    """Raise InputError unless this file can be written. Its folders may be missing and be created later."""
+    _check_name_lengths(path, description, [*path.parts[:-1], path.name + PART_SUFFIX])
+    try:
+        if path.is_dir():
+            _raise_not_writable(path, description, "it is a folder")
+        if path.exists() and not path.is_file():
+            _raise_not_writable(path, description, "it is not a regular file")
+        _check_folder_writable(path.absolute().parent, path, description)
+    except OSError as error:
+        _raise_not_writable(path, description, str(error.strerror))
+
+
+def check_output_folder(path: Path, description: str) -> None:
+    """Raise InputError unless files can be written into this folder, which may be missing and be created later."""
+    _check_name_lengths(path, description, path.parts)
+    try:
+        if os.path.lexists(path) and not path.is_dir():
+            _raise_not_writable(path, description, "it is not a folder")
+        _check_folder_writable(path.absolute(), path, description)
+    except OSError as error:
+        _raise_not_writable(path, description, str(error.strerror))
+
+
+def _check_name_lengths(path: Path, description: str, names: Iterable[str]) -> None:
+    if any(len(os.fsencode(name)) > MAX_FILE_NAME_BYTES for name in names):
+        _raise_not_writable(path, description, "a name in it is too long")
+
+
+def _check_folder_writable(folder: Path, path: Path, description: str) -> None:
+    """Raise InputError unless files can be created in `folder`, or in its nearest parent that exists."""
+    nearest = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if not nearest.is_dir():
+        _raise_not_writable(path, description, f"{nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        _raise_not_writable(path, description, f"{nearest} is not writable")
+
+
+def _raise_not_writable(path: Path, description: str, reason: str) -> NoReturn:
+    raise InputError(f"{description} cannot be written to {path}: {reason}") from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Memory.
+_SIZE_OVERFLOW_TEXT = "Storage size calculation overflowed"  # PyTorch: the number of bytes exceeds 64 bits
+_OUT_OF_MEMORY_TEXTS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "out of memory",
+)
+_REQUESTED_SIZE = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+ \w+)", re.IGNORECASE)
 
 
 def describe_memory_error(error: BaseException) -> str | None:
-    """One sentence about an allocation of Python, numpy or torch that failed; None for every other error."""
+    """Return a sentence about a failed memory allocation of Python, NumPy or PyTorch, or None for every other error."""
     text = str(error)
-    if isinstance(error, RuntimeError) and text.startswith(_TOO_LARGE):
+    is_out_of_memory = any(phrase in text for phrase in _OUT_OF_MEMORY_TEXTS)
+    if isinstance(error, RuntimeError) and text.startswith(_SIZE_OVERFLOW_TEXT):
         amount = "more bytes than a computer can address"
-    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(one in text for one in _NO_MEMORY)):
-        found = _AMOUNT.search(text)
-        amount = found[1] if found else "so many bytes"
+    elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_out_of_memory):
+        match = _REQUESTED_SIZE.search(text)
+        amount = match[1] if match else "so many bytes"
     else:
         return None
     return f"there is not enough memory: {amount} cannot be allocated"
-
-
-def names_of(given: Any, what: str) -> list[str]:
-    """Return a list of names; a single text or anything else is refused, for it would be read letter by letter."""
-    names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise InputError(f"{what} is a list of names; got {given!r}")
-    return names
-
-
-def _possible(name: object, known: Iterable[str]) -> str:
-    names = list(known)
-    if not names:
-        return "there are none"
-    near = get_close_matches(name, names, 1) if isinstance(name, str) else []
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"there are {', '.join(names[:_SHOWN])}{more}{hint}"

@@ -1,13 +1,14 @@
-// AVX2: tables instead of popcounts. Four channels of two neighbouring output pixels make one byte; it names a table of
-// 16 bytes, and byte w of that table holds how many bits of each pixel differ from four weight bits w, the left pixel
-// in the low half, the right one in the high half. One shuffle then looks up 32 output channels.
+// AVX2: lookup tables instead of popcounts. Four channels of two neighbouring output pixels form one byte, which
+// selects a table of 16 bytes. Byte w of the table has the number of bits of each pixel that differ from the four
+// weight bits w: the left pixel in the low half, the right pixel in the high half. One shuffle looks up 32 output
+// channels.
 //
-// Three lookups add up to at most 12 a half. Their sum x is added to `all` (modulo 256) and its high half to `high`;
-// the low halves are all - 16 high. A byte holds 63 lookups, then it is added to the 16-bit counts.
+// Three lookups sum to at most 12 per half. Their sum x is added to `all` (modulo 256) and its high half to `high`; the
+// low halves are all - 16 * high. A byte can hold 63 lookups, then it is added to the 16-bit counts.
 //
-// scratch: [padded_rows][groups] planes of [padded_cols][nibbles] 16-bit offsets into the tables, one for every column
-//   with the column a stride further right. A tap row of the kernel is contiguous there, whatever the stride.
-// packed: a plan (which offsets make a chunk of at most 63 lookups), then for each panel the weights, a byte a nibble.
+// scratch: [padded_rows][groups] planes of [padded_cols][nibbles] 16-bit offsets into the tables. Each column is
+//   combined with the column one stride to the right, so a tap row of the kernel is contiguous for every stride.
+// packed: a plan (which offsets form a chunk of at most 63 lookups), then the weights per panel, one byte per nibble.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -20,9 +21,9 @@ namespace lcrbnn {
 namespace {
 
 constexpr int kPanel = 64, kLanes = 32;
-constexpr int kTriples = 21;        // lookups of a chunk, by three
-constexpr uint8_t kNothing = 0x80;  // a shuffle index that gives 0: weights past the end of a run
-constexpr int kSlack = 16;          // zero offsets after each plane: the last triple may reach past its end
+constexpr int kTriples = 21;        // triples of lookups per chunk
+constexpr uint8_t kNothing = 0x80;  // shuffle index with the result 0, for weights past the end of a run
+constexpr int kSlack = 16;          // zero offsets after each plane, because the last triple may read past its end
 
 struct Tables {
   alignas(64) uint8_t at[256][16];
@@ -37,7 +38,7 @@ constexpr Tables kTables;
 int nibbles(const BConv& c) { return (c.group_in() + 3) / 4; }
 size_t plane(const BConv& c) { return (size_t(padded_cols(c)) * nibbles(c) + kSlack + 31) / 32 * 32; }
 
-// Runs of offsets that lie together: the taps of a kernel row, or single taps if they are dilated.
+// Contiguous runs of offsets: the taps of a kernel row, or single taps if the kernel is dilated.
 struct Runs { int count, across, length, triples; };
 Runs runs(const BConv& c) {
   const bool together = c.dil_w == 1 || c.kw == 1;
@@ -45,13 +46,13 @@ Runs runs(const BConv& c) {
   return {c.kh * across, across, length, (length + 2) / 3};
 }
 
-// The plan: what a row needs to know, worked out once, then the chunks, each {parts, then for each part {offset from
-// the output pixel's first tap, triples}}.
+// The plan: constants of a row, then the chunks. Each chunk is {parts, then for each part {offset from the first tap of
+// the output pixel, triples}}.
 struct Plan {
   size_t weights;              // bytes from the plan to the weights
-  size_t group, panel, plane;  // bytes of weights of a group and of a panel; offsets of a plane
-  int32_t panels, last_lanes;  // panels of a group, and how many lanes its last one has
-  int32_t pair_step, chunks;   // offsets from one pair of pixels to the next
+  size_t group, panel, plane;  // bytes of weights per group and per panel; offsets per plane
+  int32_t panels, last_lanes;  // panels per group, and lanes of the last panel
+  int32_t pair_step, chunks;   // offsets between pairs of pixels; number of chunks
 };
 size_t plan_bytes(const BConv& c) {
   const Runs r = runs(c);
@@ -59,7 +60,7 @@ size_t plan_bytes(const BConv& c) {
   return (sizeof(Plan) + sizeof(int32_t) * (chunks + 2 * (chunks + r.count)) + 63) / 64 * 64;
 }
 
-// Bytes of the weights of a panel with this many channels: 3 nibbles a triple for 64 channels, or 32 if that is enough.
+// Weight bytes per triple of a panel with this many channels: 3 nibbles for 64 channels, or for 32 if that is enough.
 int panel_lanes(int channels) { return channels > kLanes ? kPanel : kLanes; }
 size_t panel_bytes(const BConv& c, int channels) {
   return size_t(runs(c).count) * runs(c).triples * 3 * panel_lanes(channels);
@@ -72,7 +73,7 @@ size_t group_bytes(const BConv& c) {
 void make_plan(const BConv& c, void* to) {
   const Runs r = runs(c);
   const int total = r.count * r.triples, chunks = (total + kTriples - 1) / kTriples;
-  const int size = (total + chunks - 1) / chunks;  // nearly the same for all
+  const int size = (total + chunks - 1) / chunks;  // almost equal sizes
   const int panels = panels_of_group(c, kPanel);
   Plan* plan = static_cast<Plan*>(to);
   *plan = {plan_bytes(c), group_bytes(c), panel_bytes(c, kPanel), plane(c), panels,
@@ -92,12 +93,12 @@ void make_plan(const BConv& c, void* to) {
 }
 
 bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-// Offsets of a plan are 32 bits.
+// Offsets of a plan have 32 bits.
 bool takes(const BConv& c) { return plane(c) * c.groups * padded_rows(c) < size_t(1) << 31; }
 
 size_t weight_bytes(const BConv& c) { return plan_bytes(c) + group_bytes(c) * c.groups; }
 
-// Where a channel stands among 32 bytes, so that unpacking them to 16 bits gives channels in order.
+// Returns the position of a channel in 32 bytes, so that unpacking to 16 bits gives channels in order.
 int place(int channel) { return (channel & 7) | (channel & 8) << 1 | (channel & 16) >> 1; }
 
 void pack(const BConv& c, const uint64_t* weights, void* packed) {
@@ -123,19 +124,19 @@ void pack(const BConv& c, const uint64_t* weights, void* packed) {
 
 size_t scratch_bytes(const BConv& c) { return sizeof(uint16_t) * plane(c) * c.groups * padded_rows(c); }
 
-// Offsets of 16 bytes from 16 pair bytes.
+// Converts 16 pair bytes to 16 table offsets.
 LCRBNN_INLINE void store_offsets(uint16_t* to, __m128i pairs) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_slli_epi16(_mm256_cvtepu8_epi16(pairs), 4));
 }
 
-// The pairs of a word of one column and of a stride further: bytes of the even nibbles, and of the odd ones.
+// Combines a word of a column with the word one stride further: bytes of the even and of the odd nibbles.
 LCRBNN_INLINE void store_word(uint16_t* to, uint64_t left, uint64_t right) {
   const uint64_t low = 0x0F0F0F0F0F0F0F0F;
   const uint64_t even = (left & low) | (right & low) << 4, odd = (left >> 4 & low) | (right & ~low);
   store_offsets(to, _mm_unpacklo_epi8(_mm_cvtsi64_si128(int64_t(even)), _mm_cvtsi64_si128(int64_t(odd))));
 }
 
-// The same for 4 words in a row, of which `used` offsets each are kept: a store runs over the rest of the one before.
+// The same for 4 words in a row, with `used` offsets each. Each store overwrites the unused rest of the previous one.
 LCRBNN_INLINE void store_words(uint16_t* to, const uint64_t* left, const uint64_t* right, int used) {
   const __m256i low = _mm256_set1_epi8(15);
   const __m256i l = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(left));
@@ -149,14 +150,14 @@ LCRBNN_INLINE void store_words(uint16_t* to, const uint64_t* left, const uint64_
   store_offsets(to + 3 * used, _mm256_extracti128_si256(b, 1));
 }
 
-// What all planes of a map have in common. A pixel of one group has `words` words, the last one of `last` offsets.
+// Constants of all planes of a map. A pixel of a group has `words` words; the last word has `last` offsets.
 struct Line {
   const BConv& c;
-  int cols, words, last, step;  // step: words from a pixel to the next
+  int cols, words, last, step;  // step: words between pixels
   size_t plane;
 };
 
-// Columns [begin, end) one by one, each with the one a stride further; `from` is null outside the map.
+// Prepares columns [begin, end) one by one, each with the column one stride further; `from` is null outside the map.
 LCRBNN_AVX2 uint16_t* border(const Line& line, const uint64_t* from, uint16_t* to, int begin, int end) {
   const BConv& c = line.c;
   for (int x = begin - c.pad_left; x < end - c.pad_left; ++x) {
@@ -169,10 +170,10 @@ LCRBNN_AVX2 uint16_t* border(const Line& line, const uint64_t* from, uint16_t* t
   return to;
 }
 
-// `count` columns from `left` on, all inside the map with the ones a stride further.
+// Prepares `count` columns from `left` on; they and the columns one stride further are inside the map.
 LCRBNN_AVX2 uint16_t* interior(const Line& line, const uint64_t* left, uint16_t* to, int count) {
   const uint64_t* right = left + size_t(line.c.stride_w) * line.step;
-  const bool even = line.words == 1 || line.last == 16;  // all words have the same number of offsets
+  const bool even = line.words == 1 || line.last == 16;  // all words have equally many offsets
   if (even && line.step == line.words) {
     int n = count * line.words;
     for (; n >= 4; n -= 4, left += 4, right += 4, to += 4 * line.last) store_words(to, left, right, line.last);
@@ -216,9 +217,9 @@ LCRBNN_INLINE void put(uint16_t* to, __m256i v, bool first) {
   _mm256_store_si256(at, first ? v : _mm256_add_epi16(v, _mm256_load_si256(at)));
 }
 
-// What 32 channels of a pair have in a chunk, in bytes: all of both halves, and the upper halves, shifted by words as
-// they were, so that the lower half of an odd byte stands in the even one before it until the end. Written as
-// instructions, for compilers else move sums from register to register.
+// Byte sums of 32 channels of a pair of pixels in a chunk: the sum of both halves, and that of the high halves. High
+// halves are shifted as 16-bit words, so the low half of an odd byte stays in the even byte before it until the end.
+// This is written as instructions, because compilers move the sums between registers otherwise.
 struct Sums {
   __m256i all, high;
 
@@ -228,7 +229,7 @@ struct Sums {
     x = _mm256_srli_epi16(x, 4);
     asm("vpaddb %1, %0, %0" : "+x"(high) : "x"(x));
   }
-  // Onto the counts of both pixels.
+  // Adds the sums to the counts of both pixels.
   LCRBNN_INLINE void flush(uint16_t* left, uint16_t* right, bool first) const {
     const __m256i zero = _mm256_setzero_si256();
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(lower(high), 4), _mm256_set1_epi16(0x00F0));
@@ -244,8 +245,8 @@ struct Sums {
   }
 };
 
-// Lookups of one nibble of a pair in 32 channels, or 64, added to those of the nibbles before. The empty asm keeps the
-// order: no more is in registers at a time than there are registers.
+// Looks up one nibble of a pair in 32 or 64 channels and adds to the sums of earlier nibbles. The empty asm keeps the
+// order of instructions, so that all values fit into the registers.
 template <int kWidth, bool kFirst>
 LCRBNN_INLINE void look_up(const uint16_t* offset, __m256i w0, __m256i w1, __m256i& x0, __m256i& x1) {
   __m256i t = table(offset), found = _mm256_shuffle_epi8(t, w0);
@@ -269,7 +270,7 @@ LCRBNN_INLINE void nibble(const uint16_t* at, size_t pair_step, const uint8_t* w
   if (kPairs > 1) look_up<kWidth, kFirst>(at, w0, w1, x[2], x[3]);
 }
 
-// One chunk for one pair of pixels, or two: the inner loop. The sums of three nibbles fit in a half.
+// The inner loop: one chunk for one or two pairs of pixels. The sums of three nibbles fit into a half byte.
 template <int kPairs, int kWidth>
 LCRBNN_INLINE void tile(const uint16_t* pixel, size_t pair_step, const int32_t* chunk, const uint8_t* w,
                         uint16_t* counts, uint16_t* last, bool first) {
@@ -305,7 +306,7 @@ LCRBNN_AVX2 void row_of_chunk(int out_w, int pair_step, const int32_t* chunk, co
   if (x < out_w) tile<1, kWidth>(pixels, 0, chunk, w, counts, x + 1 < out_w ? counts + kPanel : unused, first);
 }
 
-// Chunk by chunk, so that the weights of a chunk stay in the first cache along the row.
+// Processes the row chunk by chunk, so that the weights of a chunk stay in the L1 cache.
 template <int kWidth>
 void row_of(int out_w, const Plan& plan, const uint8_t* w, const uint16_t* pixels, uint16_t* counts) {
   const int32_t* chunk = reinterpret_cast<const int32_t*>(&plan + 1);

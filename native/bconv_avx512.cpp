@@ -1,4 +1,4 @@
-// AVX-512 with VPOPCNTDQ: eight channels of one word a register, four pixels by 32 channels a tile.
+// AVX-512 with VPOPCNTDQ: a register has one word of eight channels; a tile is four pixels by 32 channels.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -22,7 +22,7 @@ LCRBNN_INLINE __m512i count(__m512i sum, __m512i word, const uint64_t* weights) 
   return _mm512_add_epi64(sum, _mm512_popcnt_epi64(differ));
 }
 
-// Sums of one pixel and, in `rest`, of those after it. Arrays instead would not stay in registers with every compiler.
+// Sums of one pixel and, in `rest`, of the next pixels. Some compilers would keep an array in memory.
 template <int kPixels>
 struct Sums {
   __m512i a, b, c, d;
@@ -52,7 +52,7 @@ struct Sums<0> {
 template <int kPixels>
 LCRBNN_AVX512 void tile(const BConv& c, const PanelRow& at, int x, uint16_t* counts) {
   const int words = c.words();
-  const bool together = c.dil_w == 1 || c.kw == 1;  // the taps of a kernel row lie side by side
+  const bool together = c.dil_w == 1 || c.kw == 1;  // the taps of a kernel row are contiguous
   const int across = together ? 1 : c.kw, length = together ? c.kw * words : words;
   const size_t step = size_t(c.stride_w) * words;
   const uint64_t* w = at.weights;

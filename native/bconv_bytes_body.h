@@ -1,7 +1,8 @@
-// A kernel that counts bytes: two channels of one word a register, four pixels by eight channels a tile. A byte holds 31
-// words, then it is added to the 16-bit counts. Who includes this has said, for its instructions: Bytes, a register;
-// none, twice (a word in both halves), count (bytes + the bits in which word and weights differ), widened (the bytes of
-// eight channels as their 16-bit counts) and hold (one pixel after the other, where registers would run out).
+// A kernel that counts bits per byte. A register has one word of two channels; a tile is four pixels by eight channels.
+// A byte can hold the counts of 31 words, then it is added to the 16-bit counts. The including file defines, for its
+// instruction set: Bytes, a register; none (zero); twice (a word in both halves); count (bytes + the bits in which word
+// and weights differ); widened (the bytes of eight channels as 16-bit counts); hold (process pixels one after the
+// other, if there are too few registers).
 #pragma once
 #include <cstring>
 
@@ -17,7 +18,7 @@ bool takes(const BConv&) { return true; }
 size_t weight_bytes(const BConv& c) { return folded_weight_bytes(c, kTile); }
 void pack(const BConv& c, const uint64_t* weights, void* packed) { folded_pack(c, kTile, weights, packed); }
 
-// Sums of one pixel and, in `rest`, of those after it. Arrays instead would not stay in registers with every compiler.
+// Sums of one pixel and, in `rest`, of the next pixels. Some compilers would keep an array in memory.
 template <int kPixels>
 struct Sums {
   Bytes a, b, c, d;  // two channels each
@@ -47,14 +48,14 @@ struct Sums<0> {
 template <int kPixels>
 void tile(const BConv& c, const PanelRow& at, int x, uint16_t* counts) {
   const int words = c.words();
-  const bool together = c.dil_w == 1 || c.kw == 1;  // the taps of a kernel row lie side by side
+  const bool together = c.dil_w == 1 || c.kw == 1;  // the taps of a kernel row are contiguous
   const int across = together ? 1 : c.kw, length = together ? c.kw * words : words;
   const size_t step = size_t(c.stride_w) * words;
   const uint64_t* w = at.weights;
   Sums<kPixels> sums;
   sums.clear();
   int room = kWords;
-  bool more = false;  // there are counts already
+  bool more = false;  // `counts` has earlier counts
   for (int ky = 0; ky < c.kh; ++ky)
     for (int kx = 0; kx < across; ++kx) {
       const uint64_t* word = at.words + ky * c.dil_h * at.row_words + x * step + size_t(kx) * c.dil_w * words;
@@ -68,7 +69,7 @@ void tile(const BConv& c, const PanelRow& at, int x, uint16_t* counts) {
   sums.store(counts, more);
 }
 
-// The tiles of eight channels of a panel, one after the other along the row.
+// Processes the tiles of eight channels of a panel along the row.
 void row(const BConv& given, const void* packed, const void* scratch, int y, int index, uint16_t* counts) {
   const BConv c = folded(given);
   const int panels = panels_of_group(c, kPanel), tiles = panels_of_group(c, kTile);

@@ -1,4 +1,4 @@
-// Taps of a kernel row that share words, for the kernels that count words: see bconv_common.h.
+// Folded maps and weights, in which the taps of a kernel row share words: see bconv_common.h.
 #include <cstring>
 
 #include "bconv_common.h"
@@ -6,11 +6,11 @@
 namespace lcrbnn {
 namespace {
 
-// Groups of bits, one after the other, into words that are 0 and lie `step` apart.
+// Appends groups of bits to zeroed words that are `step` apart.
 struct Folder {
   uint64_t* to;
   size_t step;
-  int used = 0;  // bits of the word
+  int used = 0;  // used bits of the word
 
   void put(uint64_t bits, int count) {
     *to |= bits << used;
@@ -35,7 +35,7 @@ void folded_prepare(const BConv& c, const uint64_t* map, void* scratch, int firs
   std::memset(to, 0, sizeof(uint64_t) * row * (range.end - range.begin));
   for (int r = range.begin; r < range.end; ++r)
     for (int g = 0; g < c.groups; ++g) {
-      const int y = r - c.pad_top, width = y < 0 || y >= c.in_h ? 0 : c.in_w;  // a row outside has no columns
+      const int y = r - c.pad_top, width = y < 0 || y >= c.in_h ? 0 : c.in_w;  // rows outside the map have no columns
       const uint64_t* from = map + (width ? size_t(y) * c.in_w * c.groups + g : 0);
       for (int x = 0; x < c.out_w; ++x, to += words) {
         Folder folder{to, 1};

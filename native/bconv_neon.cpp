@@ -1,4 +1,4 @@
-// NEON counts the bits of bytes (eor, cnt, add).
+// NEON kernel: counts the bits of bytes (eor, cnt, add).
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

@@ -1,4 +1,4 @@
-// The portable kernel, on any CPU and for any geometry: the reference of the others. Also the padded map they share.
+// The portable kernel for every CPU and geometry, and the padded map that other kernels share.
 #include <cstring>
 
 #include "bconv_common.h"
@@ -31,7 +31,7 @@ void padded_prepare(const BConv& c, const uint64_t* map, void* scratch, int firs
         continue;
       }
       const uint64_t* from = map + (size_t(y) * c.in_w * c.groups + g) * words;
-      const int run = c.groups == 1 ? inside * words : words;  // words of this group that lie together
+      const int run = c.groups == 1 ? inside * words : words;  // contiguous words of this group
       to = pad_pixels(c, to, before);
       for (int n = inside * words; n > 0; n -= run, from += size_t(c.groups) * words, to += run)
         std::memcpy(to, from, sizeof(uint64_t) * run);
@@ -60,7 +60,7 @@ namespace {
 constexpr int kPanel = 8;
 
 #if defined(__x86_64__) && !defined(__POPCNT__)
-// The compiler would call a function; this it can do for two channels at once.
+// Popcount without a function call; the compiler can vectorize it for two channels.
 inline uint64_t ones(uint64_t v) {
   v -= v >> 1 & 0x5555555555555555;
   v = (v & 0x3333333333333333) + (v >> 2 & 0x3333333333333333);

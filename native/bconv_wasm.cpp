@@ -1,4 +1,4 @@
-// WebAssembly's 128 bits count the bits of bytes (xor, popcnt, add).
+// WebAssembly SIMD kernel: counts the bits of bytes (xor, popcnt, add).
 #if defined(__wasm_simd128__)
 #include <wasm_simd128.h>
 
@@ -15,7 +15,7 @@ inline Bytes twice(const uint64_t* word) { return wasm_v128_load64_splat(word); 
 inline Bytes count(Bytes bytes, Bytes word, const uint64_t* weights) {
   return wasm_i8x16_add(bytes, wasm_i8x16_popcnt(wasm_v128_xor(word, wasm_v128_load(weights))));
 }
-inline v128_t pairs(v128_t a, v128_t b) {  // of 16-bit numbers that lie side by side, the sums
+inline v128_t pairs(v128_t a, v128_t b) {  // sums of adjacent 16-bit numbers
   return wasm_i16x8_add(wasm_i16x8_shuffle(a, b, 0, 2, 4, 6, 8, 10, 12, 14),
                         wasm_i16x8_shuffle(a, b, 1, 3, 5, 7, 9, 11, 13, 15));
 }

@@ -9,7 +9,7 @@
 
 using namespace lcrbnn;
 
-// What the containers of a load may throw ends here; a build without exceptions ends the process instead.
+// Converts exceptions of standard containers to error codes. A build without exceptions aborts instead.
 #if defined(__cpp_exceptions)
 #define GUARDED(...)                            \
   try {                                         \
@@ -25,7 +25,7 @@ using namespace lcrbnn;
 
 namespace {
 
-// A workspace with an image of numbers for those who bring pixels; kept for the next call.
+// The memory of one running call: a workspace, and a float image for pixel inputs. It is kept for later calls.
 struct Space {
   Workspace work;
   float* image = nullptr;
@@ -66,14 +66,14 @@ struct lcrbnn_model {
   const RowOps* rows = nullptr;
   bool fuse = true;
   uint64_t file_bytes = 0;
-  std::vector<float> levels;         // [channel][256]: the number of each pixel
+  std::vector<float> levels;         // [channel][256]: normalised value of each pixel
   std::vector<std::string> kernels;  // by node
 
-  Mutex mutex;  // of all below
+  Mutex mutex;  // protects all members below
   Space* spaces = nullptr;
   std::vector<uint64_t> nanoseconds;  // by stage
   uint64_t images = 0;
-  std::unique_ptr<Plan> debug;  // every value kept
+  std::unique_ptr<Plan> debug;  // keeps every value, for tests
 
   ~lcrbnn_model() {
     while (spaces) {
@@ -86,7 +86,7 @@ struct lcrbnn_model {
 
 namespace {
 
-int answer(const Error& error, char* message, size_t size) {
+int report(const Error& error, char* message, size_t size) {
   if (error.code && message && size) snprintf(message, size, "%s", error.text);
   return error.code;
 }
@@ -120,7 +120,7 @@ bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel
   const size_t levels = m.graph.mean.size() * 256;
   if (!m.memory.charge(levels * sizeof(float))) return error.memory("the model needs too much memory");
   m.levels.reserve(levels);
-  const float scale = m.graph.top / 255.0f;  // pixels of 8 bits go up to 255, those of the file up to its top
+  const float scale = m.graph.top / 255.0f;  // 8-bit pixels end at 255, pixels of the file at its top
   for (size_t c = 0; c < m.graph.mean.size(); ++c)
     for (int pixel = 0; pixel < 256; ++pixel)
       m.levels.push_back((float(pixel) * scale / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);
@@ -132,28 +132,28 @@ int open_any(const char* path, const void* data, size_t bytes, int flags, const 
              char* message, size_t size) {
   Error error;
   if (!out || (!path && !data)) {
-    error.call("open needs a file and a place for the model");
-    return answer(error, message, size);
+    error.call("open needs a file and a pointer for the model");
+    return report(error, message, size);
   }
   *out = nullptr;
-  lcrbnn_model* made = nullptr;
+  lcrbnn_model* created = nullptr;
   GUARDED({
     std::vector<uint8_t> own;
-    made = new lcrbnn_model;
+    created = new lcrbnn_model;
     if (!path || read_file(path, own, error)) {
       if (path) data = own.data(), bytes = own.size();
-      if (open_model(static_cast<const uint8_t*>(data), bytes, flags, kernel, *made, error)) *out = made;
+      if (open_model(static_cast<const uint8_t*>(data), bytes, flags, kernel, *created, error)) *out = created;
     }
   })
   if (!*out || error.code) {
     *out = nullptr;
-    delete made;
+    delete created;
     if (!error.code) error.memory("there is not enough memory");
   }
-  return answer(error, message, size);
+  return report(error, message, size);
 }
 
-// The spaces of a call, given back at its end with the times they hold.
+// The spaces of a call. At its end they return to the model, and their times are added up.
 struct Lease {
   lcrbnn_model& model;
   Space* list[kMostThreads] = {};
@@ -191,8 +191,8 @@ struct Batch {
   float* logits;
   Lease& lease;
 
-  // Image i in the space of a worker, its rows by `threads` workers.
-  void one(size_t i, int worker, int threads) const {
+  // Runs image i in the space of a worker, with its rows split over `threads` workers.
+  void run_one(size_t i, int worker, int threads) const {
     const size_t numbers = model.graph.values[0].numbers(), classes = model.graph.classes.size();
     Space& space = *lease.list[worker];
     const float* image = images + i * numbers;
@@ -215,21 +215,21 @@ int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, siz
             char* message, size_t size) {
   Error error;
   if (!model || (n && ((!images && !pixels) || !logits)))
-    error.call("run needs a model, images and a place for logits");
+    error.call("run needs a model, images and memory for the logits");
   else if (threads < 1 || threads > kMostThreads)
     error.call("threads must be from 1 to %d; got %d", kMostThreads, threads);
-  if (error.code || n == 0) return answer(error, message, size);
+  if (error.code || n == 0) return report(error, message, size);
   Lease lease{*model};
   if (!lease.take(threads)) {
     error.memory("there is not enough memory to run");
-    return answer(error, message, size);
+    return report(error, message, size);
   }
   threads = lease.count;
   Batch batch{*model, images, pixels, logits, lease};
-  // Whole images where there are enough for every thread; the rest of them row by row.
+  // Each thread runs whole images while there are enough images. The threads share the rows of the others.
   const size_t whole = threads > 1 ? n / size_t(threads) * size_t(threads) : n;
   if (threads == 1) {
-    for (size_t i = 0; i < n; ++i) batch.one(i, 0, 1);
+    for (size_t i = 0; i < n; ++i) batch.run_one(i, 0, 1);
   } else {
     const size_t most = kMostTasks;
     for (size_t start = 0; start < whole; start += most) {
@@ -242,41 +242,41 @@ int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, siz
           threads, int(count),
           [](void* context, int task, int worker) {
             const Part& p = *static_cast<const Part*>(context);
-            p.batch->one(p.start + size_t(task), worker, 1);
+            p.batch->run_one(p.start + size_t(task), worker, 1);
           },
           &part);
     }
-    for (size_t i = whole; i < n; ++i) batch.one(i, 0, threads);
+    for (size_t i = whole; i < n; ++i) batch.run_one(i, 0, threads);
   }
   lease.give(n);
   return LCRBNN_OK;
 }
 
-// Runs with a plan that keeps all values; slow and by one thread.
+// Runs a plan that keeps all values; slow, with one thread.
 bool inspect(lcrbnn_model* model, const float* images, size_t n, int node, float* values, int32_t* sums, Error& error) {
   if (!model) return error.call("there is no model");
   lcrbnn_model& m = *model;
   if (node < 0 || node >= int(m.graph.nodes.size()))
-    return error.call("there are nodes 0 to %zu; got %d", m.graph.nodes.size() - 1, node);
-  if (sums && m.graph.nodes[size_t(node)].op != Op::bconv) return error.call("node %d is no bconv", node);
-  if (n && (!images || !(values || sums))) return error.call("images and a place for the answer are needed");
+    return error.call("node must be from 0 to %zu; got %d", m.graph.nodes.size() - 1, node);
+  if (sums && m.graph.nodes[size_t(node)].op != Op::bconv) return error.call("node %d is not a bconv", node);
+  if (n && (!images || !(values || sums))) return error.call("images and memory for the result are needed");
   {
     const Lock lock(m.mutex);
     if (!m.debug) {
-      std::unique_ptr<Plan> made(new Plan);
-      if (!make_plan(m.graph, m.data, m.fuse, true, *made, error)) return false;
-      m.debug = std::move(made);
+      std::unique_ptr<Plan> created(new Plan);
+      if (!make_plan(m.graph, m.data, m.fuse, true, *created, error)) return false;
+      m.debug = std::move(created);
     }
   }
   Space* space = new_space(*m.debug, 0);
   if (!space) return error.memory("there is not enough memory to run");
-  const size_t numbers = m.graph.values[0].numbers(), made = m.graph.values[size_t(node) + 1].numbers();
+  const size_t numbers = m.graph.values[0].numbers(), created = m.graph.values[size_t(node) + 1].numbers();
   for (size_t i = 0; i < n; ++i) {
     const float* image = images + i * numbers;
     Probe probe;
-    if (sums) probe.node = node, probe.sums = sums + i * made;
+    if (sums) probe.node = node, probe.sums = sums + i * created;
     run_image(m.graph, m.data, *m.debug, *m.rows, image, &space->work, 1, &probe);
-    if (values) memcpy(values + i * made, value_of(*m.debug, space->work, image, node + 1), made * 4);
+    if (values) memcpy(values + i * created, value_of(*m.debug, space->work, image, node + 1), created * 4);
   }
   free_space(space);
   return true;
@@ -361,14 +361,14 @@ int lcrbnn_value(lcrbnn_model* model, const float* images, size_t n, int node, f
                  size_t size) noexcept {
   Error error;
   GUARDED(inspect(model, images, n, node, out, nullptr, error);)
-  return answer(error, message, size);
+  return report(error, message, size);
 }
 
 int lcrbnn_accumulators(lcrbnn_model* model, const float* images, size_t n, int node, int32_t* out, char* message,
                         size_t size) noexcept {
   Error error;
   GUARDED(inspect(model, images, n, node, nullptr, out, error);)
-  return answer(error, message, size);
+  return report(error, message, size);
 }
 
 }  // extern "C"

@@ -29,7 +29,7 @@ const BConv kTrials[] = {
     {1, 1, 1000, 1, 1, 10, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0},  {3, 3, 2048, 3, 3, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
 };
 
-// Memory at a multiple of 64, as kernels want it.
+// Memory aligned to 64 bytes, as kernels require.
 class Aligned {
  public:
   explicit Aligned(size_t bytes) : raw_(static_cast<char*>(std::calloc(bytes + 64, 1))) {}
@@ -45,7 +45,7 @@ class Aligned {
   char* raw_;
 };
 
-// Words of `bits` bits each: all set, or random where there is a state.
+// Words of `bits` bits each: random with a state, else all set.
 void fill(uint64_t* to, size_t pixels, int bits, uint64_t* state) {
   for (size_t i = 0; i < pixels; ++i)
     for (int left = bits; left > 0; left -= 64) {
@@ -55,7 +55,7 @@ void fill(uint64_t* to, size_t pixels, int bits, uint64_t* state) {
     }
 }
 
-// Counts of a kernel as [out_h][out_w][out_c].
+// Returns the counts of a kernel as [out_h][out_w][out_c].
 bool counts_of(const BKernel& k, const BConv& c, const uint64_t* weights, const uint64_t* map, uint16_t* to) {
   const Aligned packed(k.weight_bytes(c)), scratch(k.scratch_bytes(c)), row(sizeof(uint16_t) * c.out_w * k.panel);
   if (!packed || !scratch || !row) return false;
@@ -85,7 +85,7 @@ bool usable(int index) {
   return known[index] == 1;
 }
 
-// Popcounts of words less than half full are slower than tables, which work by four channels.
+// For words that are less than half full, popcount is slower than tables, which process four channels at a time.
 bool wasteful(const BKernel& k, const BConv& c) {
 #if defined(__x86_64__)
   return &k == &bconv_avx512 && c.group_in() < 32 && bconv_avx2.takes(c);
@@ -105,7 +105,7 @@ bool bconv_agrees(const BKernel& kernel) {
     const Aligned map(sizeof(uint64_t) * pixels * c.words()), weights(sizeof(uint64_t) * taps * c.words());
     const Aligned want(sizeof(uint16_t) * outputs), got(sizeof(uint16_t) * outputs);
     if (!map || !weights || !want || !got) return false;
-    for (const bool random : {false, true}) {  // first weights of ones over a map of zeros: the largest counts
+    for (const bool random : {false, true}) {  // first weights of ones over a map of zeros, for the largest counts
       if (random) fill(map.words(), pixels, c.group_in(), &state);
       fill(weights.words(), taps, c.group_in(), random ? &state : nullptr);
       if (!counts_of(bconv_scalar, c, weights.words(), map.words(), want.counts()) ||

@@ -1,4 +1,4 @@
-// Which binary kernel computes a convolution.
+// Selects the binary kernel for a convolution.
 #pragma once
 #include <string>
 
@@ -6,22 +6,22 @@
 
 namespace lcrbnn {
 
-// Kernels compiled into this build, the fastest first; the last one is the scalar one, which takes everything.
+// Kernels of this build, the fastest first. The last one is the scalar kernel, which supports every geometry.
 extern const BKernel* const bconv_kernels[];
 extern const int bconv_kernel_count;
 
-// The first kernel that this CPU supports, that takes the geometry and that agrees with the scalar one, each being
-// tested when first asked for. A name (kernel_name) leaves only that one: the answer is null where it is not there or
-// cannot do it.
+// Returns the first kernel that this CPU supports, that supports the geometry, and that agrees with the scalar kernel.
+// Each kernel is tested when it is first needed. With a name (kernel_name), only this kernel is considered; the result
+// is null if it is not available.
 const BKernel* choose_bconv(const BConv& c, const char* forced);
 
-// `forced`, or else what the environment variable LCRBNN_KERNEL says; null where neither names a kernel.
+// Returns `forced`, or else the value of the environment variable LCRBNN_KERNEL; null if neither names a kernel.
 const char* kernel_name(const char* forced);
 
-// The names of the kernels that this CPU supports, as a sentence has them.
+// Returns the names of the kernels that this CPU supports, separated by commas.
 std::string kernels_here();
 
-// Whether a kernel gives the scalar one's counts on a handful of small geometries.
+// Returns whether a kernel gives the counts of the scalar kernel for some small geometries.
 bool bconv_agrees(const BKernel& kernel);
 
 }  // namespace lcrbnn

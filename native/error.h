@@ -1,4 +1,4 @@
-// One message, kept until someone reads it. Functions that can fail return false and leave it here.
+// The error message of a call. Functions that can fail return false and store the message here.
 #pragma once
 #include <cstdarg>
 #include <cstdio>
@@ -7,9 +7,9 @@ namespace lcrbnn {
 
 struct Error {
   char text[320] = "";
-  int code = 0;  // of capi.h
+  int code = 0;  // an error code of capi.h
 
-  // Always false, so that a check reads: return error.file("...").
+  // These return false, so that a check can be written as: return error.file("...").
   __attribute__((format(printf, 2, 3))) bool file(const char* format, ...) {
     va_list list;
     va_start(list, format);

@@ -14,7 +14,7 @@ int group_out(const FConv& c) { return c.out_c / c.groups; }
 int panels(const FConv& c) { return (group_out(c) + kFConvPanel - 1) / kFConvPanel; }
 int padded_cols(const FConv& c) { return (c.out_w - 1) * c.stride_w + (c.kw - 1) * c.dil_w + 1; }
 
-// Whether some column of the window lies outside the map: then rows are copied with their padding first.
+// Returns whether windows reach outside the map; if so, rows are first copied with padding.
 bool needs_copy(const FConv& c) { return c.pad_left > 0 || padded_cols(c) > c.in_w; }
 
 void copy_row(const FConv& c, const float* from, float* to) {
@@ -33,7 +33,7 @@ typedef Four Pack;
 #undef TARGET
 
 
-// Sums of 16 channels at one pixel and, in `rest`, at the pixels after it: see fconv_avx2.cpp.
+// Sums of 16 channels at one pixel and, in `rest`, at the next pixels: see fconv_avx2.cpp.
 template <int kPixels>
 struct Sums {
   Four a, b, c, d;
@@ -85,7 +85,7 @@ void tile(const FTile& t, int pixels, int) {
 bool everywhere() { return true; }
 
 #if defined(__wasm__)
-constexpr int kPixels = 2;  // whose sums a page's compiler keeps in registers
+constexpr int kPixels = 2;  // sums of more pixels do not stay in registers in WebAssembly
 #else
 constexpr int kPixels = 6;
 #endif
@@ -170,7 +170,7 @@ void fconv_rows(const FPath& path, const FConv& c, const float* packed, const fl
         tile.bias = some_bias;
         tile.weights = packed + (size_t(g) * panels(c) + panel) * panel_floats +
                        size_t(first) * c.kw * group_in(c) * kFConvPanel;
-        for (int i = 0; i < tiles; ++i) {  // tiles of nearly the same width
+        for (int i = 0; i < tiles; ++i) {  // tiles of almost equal width
           const int x = int(size_t(c.out_w) * i / tiles), pixels = int(size_t(c.out_w) * (i + 1) / tiles) - x;
           float* to = out + size_t(x) * c.out_c + channel;
           tile.pixels = base + x * tile.step + size_t(g) * group_in(c);

@@ -15,8 +15,7 @@ typedef __m256 Pack;
 #include "fconv_points_body.h"
 #undef TARGET
 
-// Sums of 16 channels at one pixel and, in `rest`, at the pixels after it. Arrays instead would not stay in registers
-// with every compiler.
+// Sums of 16 channels at one pixel and, in `rest`, at the next pixels. Some compilers would keep an array in memory.
 template <int kPixels>
 struct Sums {
   __m256 low, high;
@@ -48,7 +47,7 @@ struct Sums<0> {
   LCRBNN_INLINE void store(float*, size_t) const {}
 };
 
-// With few pixels, taps go in turn to several sums, or each addition would wait for the one before.
+// With few pixels, taps are added to several sums in turn, so that additions do not wait for each other.
 template <int kPixels, int kTurns>
 struct Turns {
   Sums<kPixels> sums;

@@ -39,7 +39,7 @@ struct Wide {
   }
 };
 
-// Sums at one pixel and, in `rest`, at the pixels after it: see fconv_avx2.cpp.
+// Sums at one pixel and, in `rest`, at the next pixels: see fconv_avx2.cpp.
 template <int kPixels, int kPanels>
 struct Sums {
   Wide<kPanels> sum;
@@ -61,7 +61,7 @@ struct Sums<0, kPanels> {
   LCRBNN_INLINE void store(float*, size_t) const {}
 };
 
-// Few pixels take two taps at a time, or each addition would wait for the one before.
+// With few pixels, two taps are added to separate sums, so that additions do not wait for each other.
 template <int kPixels, int kPanels>
 LCRBNN_AVX512 void tile(const FTile& t) {
   constexpr bool kTwo = kPixels * kPanels < 8;

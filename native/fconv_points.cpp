@@ -5,22 +5,22 @@
 namespace lcrbnn {
 namespace {
 
-constexpr double kPoint[kPointsMost] = {0, 1, -1, 0.5, -0.5, 0, 2};  // of infinity: none
+constexpr double kPoint[kPointsMost] = {0, 1, -1, 0.5, -0.5, 0, 2};  // the entry of infinity is unused
 
 int taps_of(const FConv& c, int phase) { return (c.kw - phase + c.stride_w - 1) / c.stride_w; }
 int panels_of(const FConv& c) { return (c.out_c + kFConvPanel - 1) / kFConvPanel; }
 size_t round_up(size_t n) { return (n + kPointsBlock - 1) / kPointsBlock * kPointsBlock; }
 
-// Where everything stands. Scratch: a row of the map, [column of a period][channel][place], a place being four outputs;
-// then for each point the rows of a window as values there, [row][phase][channel][place]. Each of them stands twice,
-// kh rows apart, so that any window is in one piece.
+// Sizes and layout. The scratch has a row of the map, [column of a period][channel][place], where a place is four
+// outputs, and for each point the values of the rows of a window, [row][phase][channel][place]. Each row is stored
+// twice, kh rows apart, so that every window is contiguous.
 struct Layout {
-  int places, period;         // places in a row; columns from one to the next
-  int four, points;           // phases of 4 taps, which come first; points that are needed
-  size_t line, column;        // floats of a phase's channel; of one column of a period, with some of the next place
-  int lines[kPointsMost];     // in a row of values
+  int places, period;         // places per row; columns between places
+  int four, points;           // number of phases with 4 taps, which are first; number of points
+  size_t line, column;        // floats per channel of a phase, and per column of a period
+  int lines[kPointsMost];     // lines per row of values
   size_t values[kPointsMost], weights[kPointsMost];
-  size_t scratch, panel;      // floats in all
+  size_t scratch, panel;      // total floats
 
   explicit Layout(const FConv& c) {
     places = (c.out_w + kPointsOut - 1) / kPointsOut, period = kPointsOut * c.stride_w;
@@ -37,7 +37,7 @@ struct Layout {
   }
 };
 
-// Four floats each from four places, a `step` apart, to four columns.
+// Transposes four floats of four places, `step` apart, to four columns.
 void four_by_four(const float* from, size_t step, float* to, size_t column) {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
@@ -55,9 +55,9 @@ void four_by_four(const float* from, size_t step, float* to, size_t column) {
   for (int i = 0; i < 16; ++i) to[size_t(i % 4) * column + i / 4] = from[size_t(i / 4) * step + i % 4];
 }
 
-// A row of the map, column by column; zeros outside.
+// Copies a row of the map column by column, with zeros outside the map.
 void stage(const FConv& c, const Layout& at, const float* row, float* to) {
-  const int floats = at.period * c.in_c, before = c.pad_left * c.in_c, all = c.in_w * c.in_c;  // floats: fours of them
+  const int floats = at.period * c.in_c, before = c.pad_left * c.in_c, all = c.in_w * c.in_c;  // in floats
   for (int t = 0; t <= at.places; ++t) {
     const int first = t * floats - before;
     if (first >= 0 && t + 3 <= at.places && first + 4 * floats <= all) {
@@ -71,7 +71,7 @@ void stage(const FConv& c, const Layout& at, const float* row, float* to) {
   }
 }
 
-// The values of a row of the map into its two slots, of which this is the first.
+// Computes the values of a map row at the points and stores them twice; `to` is the first slot.
 void spread_row(const FPath& path, const FConv& c, const Layout& at, const float* row, float* scratch, int slot) {
   stage(c, at, row, scratch);
   for (int phase = 0; phase < c.stride_w; ++phase)
@@ -92,7 +92,7 @@ void spread_row(const FPath& path, const FConv& c, const Layout& at, const float
   }
 }
 
-// What the taps of a phase are at a point.
+// Returns the value of the taps of a phase at a point.
 double weight_at(const FConv& c, const float* taps, int phase, int point) {
   const int count = taps_of(c, phase), last = kPointsMost - 1 - (count < 4);
   const size_t step = size_t(c.stride_w) * c.in_c;
@@ -112,11 +112,11 @@ bool points_fit(const FConv& c) {
 }
 
 bool points_pay(const FConv& c) {
-  const bool stem = c.in_c <= 8 && c.kh <= 16 && c.stride_w <= 4;                     // so it takes little memory
-  const bool much = c.in_c * c.kh >= 16 && c.out_c >= kFConvPanel && c.out_w >= 16;  // for each transformed number
+  const bool stem = c.in_c <= 8 && c.kh <= 16 && c.stride_w <= 4;                     // needs little memory
+  const bool much = c.in_c * c.kh >= 16 && c.out_c >= kFConvPanel && c.out_w >= 16;  // enough products per value
   if (!points_fit(c) || !stem || !much) return false;
   const Layout at(c);
-  return 2 * at.panel <= size_t(kPointsOut) * c.kh * c.kw * c.in_c * kFConvPanel;  // at most half the products
+  return 2 * at.panel <= size_t(kPointsOut) * c.kh * c.kw * c.in_c * kFConvPanel;  // at most half of them
 }
 
 size_t points_weight_floats(const FConv& c) { return size_t(panels_of(c)) * Layout(c).panel; }
@@ -156,8 +156,9 @@ void points_rows(const FPath& path, const FConv& c, const float* packed, const f
       g.sums = sums, g.wide = wide, g.two = at.four > 0, g.bias = some_bias;
       g.channels = left < wide ? left : wide, g.out_step = size_t(c.out_c);
       if (bias) std::memcpy(some_bias, bias + channel, sizeof(float) * size_t(g.channels));
-      for (int i = 0; i < blocks; ++i) {  // places, in blocks of nearly the same width
-        const int place = int(size_t(at.places) * i / blocks), count = int(size_t(at.places) * (i + 1) / blocks) - place;
+      for (int i = 0; i < blocks; ++i) {  // blocks of places of almost equal width
+        const int place = int(size_t(at.places) * i / blocks);
+        const int count = int(size_t(at.places) * (i + 1) / blocks) - place;
         const int x = place * kPointsOut;
         g.point_step = size_t(count) * wide;
         for (int k = 0; k < at.points; ++k) {

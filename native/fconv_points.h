@@ -1,45 +1,46 @@
-// Float convolutions with about half the multiplications (Toom and Cook; Winograd): four outputs of a row are the
-// product of two polynomials, found from its values at a few points. Meant for stems: few input channels, a wide kernel.
+// Float convolutions with about half the multiplications (Toom-Cook, Winograd). Four outputs of a row are coefficients
+// of a product of two polynomials, which is computed from its values at a few points. Meant for stems, which have few
+// input channels and large kernels.
 //
-// A kernel row of stride s is s phases, each a convolution of stride 1 over every s-th column with 3 or 4 taps. All
-// phases are added at the points 0, 1, -1, 1/2, -1/2 and infinity; those of 4 taps need 2 as well. Errors are some two
-// to three times those of a plain sum. A NaN or an infinity reaches all four outputs, not only those that see it.
+// A kernel row of stride s consists of s phases. Each phase is a convolution of stride 1 over every s-th column with 3
+// or 4 taps. The phases are added at the points 0, 1, -1, 1/2, -1/2 and infinity; phases of 4 taps also need 2.
+// Rounding errors are two to three times those of a plain sum. NaN and infinity affect all four outputs of a place.
 #pragma once
 #include "fconv.h"
 
 namespace lcrbnn {
 
 constexpr int kPointsOut = 4;                  // outputs that are computed together
-constexpr int kPointsMost = 7;                 // points, the last one only for phases of 4 taps
-constexpr int kPointsInf = 5, kPointsTwo = 6;  // their places after 0, 1, -1, 1/2, -1/2
-constexpr int kPointsBlock = 16;               // floats that `spread` takes at a time
+constexpr int kPointsMost = 7;                 // number of points; the last one is only for phases of 4 taps
+constexpr int kPointsInf = 5, kPointsTwo = 6;  // indices of infinity and 2, after 0, 1, -1, 1/2, -1/2
+constexpr int kPointsBlock = 16;               // floats per step of `spread`
 
-// Where one channel of one phase stands, column by column, and where its values at the points go: `count` of each,
-// a multiple of kPointsBlock.
+// Columns of one channel of one phase, and where to write its values at the points: `count` floats each, a multiple of
+// kPointsBlock.
 struct FSpread {
   const float* column[kPointsMost];
-  float* to[kPointsMost];  // with 3 taps all but the last
+  float* to[kPointsMost];  // the last one only for 4 taps
   bool four;
   int count;
 };
 
-// Sums at the points, [point][place][wide], to pixels: up to 4 from each place, `pixels` in all.
+// Converts sums at the points, [point][place][wide], to `pixels` pixels, up to 4 per place.
 struct FGather {
   const float* sums;
   size_t point_step;
   int wide;
-  bool two;           // whether there is a sum at that point
+  bool two;           // whether there are sums at the point 2
   const float* bias;  // [wide]
   int channels, pixels;
   float* out;         // [pixels][out_step]
   size_t out_step;
 };
 
-// Whether it can, and whether that is worth it.
+// Return whether the algorithm supports the convolution, and whether it is faster.
 bool points_fit(const FConv& c);
 bool points_pay(const FConv& c);
 
-// As the functions of fconv.h that call them.
+// These implement the functions of fconv.h with the same names.
 size_t points_weight_floats(const FConv& c);
 void points_pack(const FConv& c, const float* weights, float* packed);
 size_t points_scratch_floats(const FConv& c);

@@ -1,5 +1,5 @@
-// The loops of fconv_points.h, compiled once for each instruction set: it is included where TARGET and the vector Pack
-// are set. No header may be included here.
+// The loops of fconv_points.h, included once per instruction set, with TARGET and the vector type Pack defined. No
+// header may be included here.
 constexpr int kPack = sizeof(Pack) / sizeof(float);
 
 TARGET inline Pack get(const float* from) {
@@ -9,7 +9,7 @@ TARGET inline Pack get(const float* from) {
 }
 TARGET inline void put(float* to, Pack v) { __builtin_memcpy(to, &v, sizeof(v)); }
 
-// Columns y for x to the i, taken into the product of (x - b) over all points b but one, which is left out in turn.
+// Multiplies the polynomial with coefficients y by (x - b) for all points b except one, for each point in turn.
 TARGET inline void six_points(Pack y0, Pack y1, Pack y2, Pack y3, Pack y4, Pack y5, float* const* to, int i) {
   const Pack even = y4 - 0.25f * y2, odd = y3 - 0.25f * y1, more = y4 - y2, less = 0.5f * (y3 - y1);
   put(to[0] + i, even - y2 + 0.25f * y0);
@@ -28,7 +28,7 @@ TARGET void spread(const FSpread& s) {
       six_points(x0, x1, x2, x3, x4, x5, s.to, i);
       continue;
     }
-    // One more factor, (x - 2), for all of them; without it, what infinity has is what 2 leaves.
+    // With 4 taps there is one more factor, (x - 2).
     const Pack x6 = get(s.column[6] + i);
     six_points(x1 - 2.0f * x0, x2 - 2.0f * x1, x3 - 2.0f * x2, x4 - 2.0f * x3, x5 - 2.0f * x4, x6 - 2.0f * x5, s.to, i);
     put(s.to[kPointsTwo] + i, x5 - 1.25f * x3 + 0.25f * x1);

@@ -1,4 +1,4 @@
-// A model file, checked: docs/format.md is the law. What comes out of here can be relied on.
+// A checked model file (docs/format.md). Later code relies on these checks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +49,7 @@ struct Window {
   int kh = 1, kw = 1, sy = 1, sx = 1, top = 0, left = 0, bottom = 0, right = 0, dy = 1, dx = 1, groups = 1;
 };
 
-// Tensors are indices; -1: absent.
+// Tensors are given by index; -1 means absent.
 struct Node {
   Op op;
   std::string name;
@@ -68,12 +68,12 @@ struct Graph {
   std::vector<std::string> classes;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;
-  std::vector<Shape> values;  // values[0] is the input, values[i + 1] what node i makes
+  std::vector<Shape> values;  // values[0] is the input, values[i + 1] the output of node i
 };
 
 bool read_graph(const uint8_t* data, size_t size, Graph&, Error&);
 
-// The whole file in memory of our own, so that nobody changes it between the check and the use.
+// Copies the file into memory, so that it cannot change between the checks and its use.
 bool read_file(const char* path, std::vector<uint8_t>&, Error&);
 
 float widen_half(uint16_t);

@@ -1,12 +1,12 @@
-// Files that mean harm: changes model files so that they stay nearly right, opens each, and runs what is accepted.
+// Fuzzer of model files: makes almost valid changes, opens each file, and runs accepted models.
 //
-//   fuzz FOLDER [--seed S] [--first N] [--count N]   cases N, N + 1, ... made of the folder's *.bnn; prints JSON
-//   fuzz FOLDER [--seed S] --case N                  one of them, and what the engine says to it
-//   ... --write FILE                                 all cases to a file, each behind its size (u32)
+//   fuzz FOLDER [--seed S] [--first N] [--count N]   cases N, N + 1, ... from the *.bnn files of a folder; prints JSON
+//   fuzz FOLDER [--seed S] --case N                  one case, with the message of the engine
+//   ... --write FILE                                 writes all cases to a file, each after its size (u32)
 //
-// A case depends on the folder, the seed and its number alone. tools/fuzz.py builds this with the sanitizers. A case
-// that takes 2 seconds of CPU time, makes the process too large or computes something else when nothing is fused ends
-// it all, as what the sanitizers find does; the last line then names seed and case.
+// A case depends only on the folder, the seed and its number. tools/native/fuzz_engine.py builds this program with the
+// sanitizers. The program ends if a case takes 2 seconds of CPU time, needs too much memory, gives other values without
+// fusion, or if a sanitizer reports an error. The last line then has seed and case.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -29,14 +29,14 @@
 
 using namespace lcrbnn;
 
-// What the sanitizer keeps of freed memory would count as the engine's.
+// Otherwise freed memory that the sanitizer keeps would count as memory of the engine.
 extern "C" const char* __asan_default_options() { return "quarantine_size_mb=16:allocator_may_return_null=1"; }
 
 namespace {
 
 const int kSeconds = 2;
-const long kPeak = 512 << 10;  // KiB of the process
-const double kMostWork = 2e6;  // multiplications of a model that is run
+const long kPeak = 512 << 10;  // KiB, of the process
+const double kMostWork = 2e6;  // multiplications; larger models are not run
 const uint64_t kMostBytes = 64 << 20;
 
 double work_of(const Graph& graph) {
@@ -56,7 +56,7 @@ struct Counts {
   std::map<std::string, uint64_t> reasons{};
 };
 
-// The message without numbers and names of the file's own.
+// Returns the message without numbers and names from the file.
 std::string reason(const char* message) {
   std::string made;
   for (const char* c = message; *c; ++c)
@@ -76,7 +76,7 @@ bool same(const std::vector<float>& one, const std::vector<float>& other) {
   return true;
 }
 
-// Runs a model once; every fourth also as another one, which must give the same bits.
+// Runs a model once; every fourth model is also run in another mode, which must give the same bits.
 bool run(lcrbnn_model* model, const uint8_t* data, size_t size, Random& random, Counts& counts) {
   lcrbnn_info info;
   lcrbnn_get_info(model, &info);
@@ -110,16 +110,16 @@ double seconds() {
   return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
-// Ends the process by a signal if the next case takes too long: of CPU time, or asleep.
+// Ends the process with a signal if the next case takes too long, in CPU time or waiting.
 void watch(int limit) {
   const itimerval timer{{0, 0}, {limit, 0}};
   setitimer(ITIMER_PROF, &timer, nullptr);
   alarm(unsigned(30 * limit));
 }
 
-// False if the case is wrong in itself; what it says is left in `message`.
+// Returns false if the engine misbehaves on a case; writes its message to `message`.
 bool try_case(const Bytes& file, uint64_t seed, uint64_t number, Counts& counts, std::string& message) {
-  std::unique_ptr<uint8_t[]> data(new uint8_t[file.size()]);  // of just this size, so that a byte too far is seen
+  std::unique_ptr<uint8_t[]> data(new uint8_t[file.size()]);  // exact size: the sanitizer sees reads past it
   if (!file.empty()) memcpy(data.get(), file.data(), file.size());
   Random random{~(seed * 0xD1342543DE82EF95 + number)};
   char text[320] = "accepted";
@@ -227,7 +227,7 @@ bool parse(int argc, char** argv, Options& o) {
 
 }  // namespace
 
-// The work is a child's, so that a case is named however it ends.
+// A child process does the work, so that the case can be named after a crash.
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options))

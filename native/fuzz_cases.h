@@ -1,5 +1,5 @@
-// The cases of fuzz.cpp: model files, changed in one place or a few. Most get a right checksum, so that what lies
-// behind it is reached; half of those with a changed graph also get tensors that fit it, so that it may be accepted.
+// The cases of fuzz.cpp: model files with one or a few changes. Most cases get a valid checksum, so that later checks
+// are reached. Half of the cases with a changed graph also get matching tensors, so that the file may be accepted.
 #pragma once
 #include "fuzz_repair.h"
 #include "sha256.h"
@@ -10,7 +10,7 @@ inline void seal(Bytes& file) {
   if (file.size() >= kSum) sha256(file.data(), file.size() - kSum, file.data() + file.size() - kSum);
 }
 
-// A file of a graph and tensors, right in all else. Spaces behind the graph let tensors stay where they were.
+// Returns a valid file of a graph and tensors. Spaces after the graph keep the tensors at their offsets.
 inline Bytes build(const std::string& text, const Bytes& tensors, size_t room) {
   const size_t length = std::max(text.size(), room), start = (kHeader + length + 63) / 64 * 64;
   static const uint8_t magic[8] = {0x89, 'B', 'N', 'N', 0x0D, 0x0A, 0x1A, 0x0A};
@@ -59,7 +59,7 @@ inline void change_header(Bytes& file, Random& random) {
   }
 }
 
-// Cut off, or with bytes put in or taken out; sizes in the header follow or not.
+// Truncates the file, or inserts or deletes bytes, with or without adjusting the sizes in the header.
 inline void change_size(Bytes& file, Random& random) {
   const size_t at = random.chance(30) ? random.below(97) : random.below(file.size() + 1), how = random.below(3);
   const size_t n = random.chance(50) ? 64 : 1 + random.below(200), here = std::min(at, file.size());
@@ -119,7 +119,7 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
     file = build(soup(random), tensors, 0);
   } else if (how < 95) {
     file = build(m.text, random.of(models).tensors, room);
-  } else if (how < 97) {  // a bit or more, and no new checksum
+  } else if (how < 97) {  // flips bits without a new checksum
     file = m.file;
     for (size_t i = random.below(3) + 1; i-- > 0;) file[random.below(file.size())] ^= uint8_t(1 << random.below(8));
     return file;

@@ -1,4 +1,4 @@
-// Changes of a graph: numbers, texts, members, nodes, and letters anywhere.
+// Random changes of a graph: numbers, texts, members, nodes, and single characters.
 #pragma once
 #include <cstdlib>
 
@@ -36,11 +36,11 @@ struct Edit {
   std::string text;
 };
 
-// The text with all edits that do not overlap a later one.
+// Returns the text with all edits that do not overlap a later edit.
 inline std::string applied(const std::string& text, std::vector<Edit>& edits) {
   std::stable_sort(edits.begin(), edits.end(), [](const Edit& x, const Edit& y) { return x.begin > y.begin; });
   std::string made = text;
-  size_t free = made.size();  // what lies behind is changed already
+  size_t free = made.size();  // text after this position is changed already
   for (const Edit& e : edits) {
     const size_t end = std::min(e.end, text.size());
     if (end > free) continue;
@@ -70,7 +70,7 @@ struct Editor {
     return std::to_string(how < 7 ? now * 2 : now + random.of(steps));
   }
 
-  // One number, or all that are equal to it: of the graph, or in lists of the same name.
+  // Changes one number, or all equal numbers of the graph or of lists with the same key.
   void numbers() {
     const Place& p = place(m.numbers);
     const std::string old = text(p), with = number(old);
@@ -81,7 +81,7 @@ struct Editor {
     }
   }
 
-  // A value like another one of the same key.
+  // Replaces a value by another one with the same key.
   void borrow() {
     const Place& p = place(random.chance(50) ? m.members : m.elements);
     std::vector<int> same;
@@ -114,7 +114,7 @@ struct Editor {
     edits.push_back({p.from + 1, p.from + 1 + length, random.of(kKeys)});
   }
 
-  // A node put before or behind another: of one input and without keys, on an earlier value.
+  // Inserts a node with one input and without attributes before or after another node.
   void insert() {
     const Place& op = place(m.ops);
     const Place& node = m.places[size_t(op.parent)];

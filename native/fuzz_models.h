@@ -1,4 +1,4 @@
-// What the cases of fuzz.cpp are made of: random numbers, and model files taken apart.
+// Input of fuzz.cpp: random numbers, and parsed model files.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -30,26 +30,26 @@ struct Random {
   }
 };
 
-// A value of the graph: [begin, end) of its text, and where its key starts if it has one.
+// A value of the graph: range [begin, end) of its text, and start of its key if it has one.
 struct Place {
   size_t begin, end, from;
   int parent;
-  int before, after;  // its siblings, or -1
-  char kind;          // { [ " or 0 for a number or a word
-  std::string key;    // its own, or that of the list it is in
+  int before, after;  // indices of its siblings, or -1
+  char kind;          // { [ " or 0 for a number or keyword
+  std::string key;    // its key, or that of the list that contains it
 };
 
 struct Model {
   Bytes file;
-  std::string text;  // without the spaces behind it
-  size_t room = 0;   // with them
+  std::string text;  // without trailing spaces
+  size_t room = 0;   // length with trailing spaces
   Bytes tensors;
-  std::vector<std::pair<size_t, size_t>> filled;  // where numbers are, in `tensors`
+  std::vector<std::pair<size_t, size_t>> filled;  // ranges of numbers in `tensors`
   std::vector<Place> places;
   std::vector<int> numbers, texts, members, elements, ops, inputs;
 };
 
-// Lists the values of a text that is right.
+// Lists the values of a valid graph text.
 struct Scan {
   const std::string& text;
   std::vector<Place>& places;

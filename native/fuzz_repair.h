@@ -1,4 +1,4 @@
-// Graphs made right again after a change.
+// Repairs graphs after a change.
 #pragma once
 #include <cstdlib>
 
@@ -7,7 +7,7 @@
 
 namespace lcrbnn {
 
-// After a change of sizes: tensors, mean and std that fit them, so that other sizes are tried and not only refused.
+// Adapts tensors, mean and std after a change of sizes, so that files with other sizes are accepted and run.
 struct Repair {
   std::string& text;
   Bytes& tensors;
@@ -34,7 +34,7 @@ struct Repair {
     return true;
   }
 
-  // The product of a list of sizes; 0 if there is something else in it, or far too much of it.
+  // Returns the product of a list of sizes; 0 if it has other values or is far too large.
   uint64_t product(const Place& shape, bool bits) const {
     uint64_t made = 1;
     const std::vector<const Place*> sizes = children(shape);
@@ -77,7 +77,7 @@ struct Repair {
     const size_t from = tensors.size(), at = random.chance(98) ? from : random.below(from / 64 + 3) * 64;
     edits.push_back({offset->begin, offset->end, std::to_string(start + at)});
     edits.push_back({bytes->begin, bytes->end, std::to_string(size)});
-    if (from + size > 65536) return;  // it says so, and lies outside
+    if (from + size > 65536) return;  // the tensor stays outside the file
     const std::vector<const Place*> sizes = children(*shape);
     const uint64_t last = bits && sizes.size() == 2 ? strtoull(value(*sizes[1]).c_str(), nullptr, 10) : 8,
                    row = (last + 7) / 8;
@@ -86,7 +86,7 @@ struct Repair {
       uint8_t& byte = tensors[from + i];
       byte = uint8_t(random.word());
       if (bits && last % 8 && i % row == row - 1) byte = uint8_t(byte & ((1 << last % 8) - 1));
-      if (!bits && i % 4 == 3) byte = uint8_t((byte & 0x80) | 0x3E);  // numbers of no great size
+      if (!bits && i % 4 == 3) byte = uint8_t((byte & 0x80) | 0x3E);  // keep numbers small
     }
   }
 
@@ -101,12 +101,12 @@ struct Repair {
         for (const Place* t : children(*p))
           if (t->kind == '{') tensor(*t, start);
     }
-    if (random.chance(10)) tensors.resize(random.below(tensors.size() / 64 + 1) * 64);  // the last ones are not there
+    if (random.chance(10)) tensors.resize(random.below(tensors.size() / 64 + 1) * 64);  // the last tensors are missing
     text = applied(text, edits);
     edits.clear();
   }
 
-  // As many classes as the last value has channels.
+  // Sets the number of classes to the channels of the last value.
   bool classes(size_t n) {
     if (n > 512 || !scan()) return false;
     for (const Place* p : children(places[0]))

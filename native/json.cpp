@@ -8,7 +8,7 @@
 namespace lcrbnn {
 
 static const int kDeepest = 16;
-static const size_t kMostMembers = 512;  // of an object: keys are compared with each other
+static const size_t kMostMembers = 512;  // per object, because keys are compared pairwise
 static const size_t kMostValues = 1u << 23;
 static const size_t kLongestNumber = 64;
 
@@ -19,7 +19,9 @@ struct JsonParser {
   const uint8_t* begin;
   Error& error;
 
-  bool fail(const char* what) { return error.file("the graph is not JSON: %s at byte %zu", what, size_t(at - begin)); }
+  bool fail(const char* what) {
+    return error.file("the graph is not valid JSON: %s at byte %zu", what, size_t(at - begin));
+  }
 
   void space() {
     while (at < end && (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r')) ++at;
@@ -47,7 +49,7 @@ struct JsonParser {
   }
 
   bool hex(uint32_t& code) {
-    if (end - at < 4) return fail("a text without end");
+    if (end - at < 4) return fail("a text without closing quote");
     code = 0;
     for (int i = 0; i < 4; ++i, ++at) {
       const uint8_t c = *at;
@@ -55,28 +57,28 @@ struct JsonParser {
                         : c >= 'a' && c <= 'f' ? c - 'a' + 10
                         : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                                : -1;
-      if (digit < 0) return fail("a bad \\u");
+      if (digit < 0) return fail("an invalid \\u escape");
       code = code << 4 | uint32_t(digit);
     }
     return true;
   }
 
   bool escape() {
-    if (at == end) return fail("a text without end");
+    if (at == end) return fail("a text without closing quote");
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const uint8_t c = *at++;
     if (c == 'u') {
       uint32_t code = 0, low = 0;
       if (!hex(code)) return false;
-      if (code >= 0xDC00 && code < 0xE000) return fail("half a surrogate pair");
+      if (code >= 0xDC00 && code < 0xE000) return fail("an incomplete surrogate pair");
       if (code >= 0xD800 && code < 0xDC00) {
-        if (end - at < 2 || at[0] != '\\' || at[1] != 'u') return fail("half a surrogate pair");
+        if (end - at < 2 || at[0] != '\\' || at[1] != 'u') return fail("an incomplete surrogate pair");
         at += 2;
         if (!hex(low)) return false;
-        if (low < 0xDC00 || low >= 0xE000) return fail("half a surrogate pair");
+        if (low < 0xDC00 || low >= 0xE000) return fail("an incomplete surrogate pair");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
       }
-      if (code == 0) return fail("a zero in a text");
+      if (code == 0) return fail("a zero character in a text");
       put(code);
       return true;
     }
@@ -86,27 +88,27 @@ struct JsonParser {
     return true;
   }
 
-  // One character of more than one byte, copied if it is well formed.
+  // Copies one character of several bytes if it is valid UTF-8.
   bool wide() {
     const uint8_t c = *at;
     const int more = c >= 0xC2 && c <= 0xDF ? 1 : c >= 0xE0 && c <= 0xEF ? 2 : c >= 0xF0 && c <= 0xF4 ? 3 : 0;
-    if (!more || end - at <= more) return fail("bad UTF-8");
+    if (!more || end - at <= more) return fail("invalid UTF-8");
     for (int i = 1; i <= more; ++i)
-      if ((at[i] & 0xC0) != 0x80) return fail("bad UTF-8");
+      if ((at[i] & 0xC0) != 0x80) return fail("invalid UTF-8");
     if ((c == 0xE0 && at[1] < 0xA0) || (c == 0xED && at[1] > 0x9F) || (c == 0xF0 && at[1] < 0x90) ||
         (c == 0xF4 && at[1] > 0x8F))
-      return fail("bad UTF-8");
+      return fail("invalid UTF-8");
     json.text_.append((const char*)at, size_t(more) + 1);
     at += more + 1;
     return true;
   }
 
   bool text(uint32_t& start, uint32_t& count) {
-    if (at == end || *at != '"') return fail("no text where one must be");
+    if (at == end || *at != '"') return fail("a missing key");
     ++at;
     start = uint32_t(json.text_.size());
     for (;;) {
-      if (at == end) return fail("a text without end");
+      if (at == end) return fail("a text without closing quote");
       const uint8_t c = *at;
       if (c == '"') break;
       if (c < 0x20) return fail("a control character");
@@ -139,7 +141,7 @@ struct JsonParser {
     if (at < end && *at == '0') {
       ++at;
     } else if (!digits()) {
-      return fail("a bad number");
+      return fail("an invalid number");
     }
     char buffer[kLongestNumber + 1];
     size_t point = kLongestNumber;
@@ -147,37 +149,37 @@ struct JsonParser {
       point = size_t(at - from);
       ++at;
       whole = false;
-      if (!digits()) return fail("a bad number");
+      if (!digits()) return fail("an invalid number");
     }
     if (at < end && (*at == 'e' || *at == 'E')) {
       ++at;
       whole = false;
       if (at < end && (*at == '+' || *at == '-')) ++at;
-      if (!digits()) return fail("a bad number");
+      if (!digits()) return fail("an invalid number");
     }
     const size_t n = size_t(at - from);
-    if (n >= kLongestNumber) return fail("a number of too many digits");
+    if (n >= kLongestNumber) return fail("a number with too many digits");
     memcpy(buffer, from, n);
     buffer[n] = 0;
 #if !defined(__wasm__)
-    if (point < n) buffer[point] = *localeconv()->decimal_point;  // strtod reads the point of the locale
+    if (point < n) buffer[point] = *localeconv()->decimal_point;  // strtod expects the decimal point of the locale
 #endif
     char* stop;
     value.number = strtod(buffer, &stop);
-    if (*stop || !std::isfinite(value.number)) return fail("a number too large");
+    if (*stop || !std::isfinite(value.number)) return fail("a number that is too large");
     value.whole = whole && std::fabs(value.number) <= 9007199254740992.0;
     value.kind = JsonKind::number;
     return true;
   }
 
-  // Fills values_[index]; by index, for the list moves as it grows.
+  // Fills values_[index]. It takes an index, because the vector reallocates.
   bool value(uint32_t index, int depth) {
     space();
-    if (at == end) return fail("an early end");
+    if (at == end) return fail("an unexpected end");
     JsonValue v{};
     const uint8_t c = *at;
     if (c == '{' || c == '[') {
-      if (depth >= kDeepest) return fail("nested deeper than 16");
+      if (depth >= kDeepest) return fail("nesting deeper than 16");
       return members(index, depth, c == '{');
     }
     if (c == '"') {
@@ -214,12 +216,12 @@ struct JsonParser {
         if (object) {
           space();
           if (!text(start, length)) return false;
-          if (count >= kMostMembers) return fail("an object of too many members");
+          if (count >= kMostMembers) return fail("an object with too many members");
           for (uint32_t i = 0, m = first; i < count; ++i, m = json.values_[m].next)
             if (strcmp(json.text_.data() + json.values_[m].key, json.text_.data() + start) == 0)
-              return fail("a key given twice");
+              return fail("a duplicate key");
           space();
-          if (at == end || *at != ':') return fail("no colon after a key");
+          if (at == end || *at != ':') return fail("a missing colon after a key");
           ++at;
         }
         if (json.values_.size() >= kMostValues) return fail("too many values");
@@ -234,12 +236,12 @@ struct JsonParser {
         last = member;
         if (!value(member, depth + 1)) return false;
         space();
-        if (at == end) return fail("an early end");
+        if (at == end) return fail("an unexpected end");
         if (*at == close) {
           ++at;
           break;
         }
-        if (*at != ',') return fail("no comma between members");
+        if (*at != ',') return fail("a missing comma between members");
         ++at;
       }
     }
@@ -257,7 +259,7 @@ bool Json::parse(const uint8_t* data, size_t size, Error& error) {
   JsonParser parser{*this, data, data + size, data, error};
   if (!parser.value(0, 0)) return false;
   parser.space();
-  return parser.at == parser.end || parser.fail("more after the end");
+  return parser.at == parser.end || parser.fail("extra data after the end");
 }
 
 const JsonValue* Json::find(const JsonValue& object, const char* key) const {

@@ -1,4 +1,4 @@
-// JSON as RFC 8259 has it, and no more: UTF-8, no comments, no doubled keys, a limit on depth and size.
+// A strict JSON parser (RFC 8259): UTF-8 only, no comments, no duplicate keys, limited depth and size.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,14 +13,14 @@ enum class JsonKind : uint8_t { null, boolean, number, text, list, object };
 
 struct JsonValue {
   JsonKind kind;
-  bool whole;      // a number without point and exponent that fits 53 bits
-  uint32_t count;  // of members; bytes of a text
-  uint32_t key;    // where the key starts in `text`, for a member of an object
+  bool whole;      // a number without point and exponent that fits into 53 bits
+  uint32_t count;  // number of members, or bytes of a text
+  uint32_t key;    // members of an object: position of the key in `text_`
   uint32_t next;   // index of the next member, 0 for none
   union {
     double number;
     uint32_t first;  // index of the first member
-    uint32_t start;  // of a text, in `text`; a zero follows it
+    uint32_t start;  // position of a text in `text_`; it ends with a zero byte
     bool truth;
   };
 };

@@ -1,8 +1,9 @@
-// Tests every kernel of this CPU against a count bit by bit, and every float path against a sum in double precision.
+// Compares every kernel that this CPU supports with a bitwise count, and every float path with sums in double
+// precision.
 //
 //   g++ -std=c++17 -O3 -Wall -Wextra kernel_test.cpp bconv_*.cpp fconv*.cpp dispatch.cpp -o kernel_test
 //   ./kernel_test [cases]      random geometries (default 3000) after the sweep of all channel counts
-//   ./kernel_test --bench      billions of multiply-adds a second
+//   ./kernel_test --bench      billions of multiply-adds per second
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -22,7 +23,7 @@ uint64_t state = 88172645463325252u;
 uint64_t random_word() { return state ^= state << 13, state ^= state >> 7, state ^= state << 17; }
 int pick(int low, int high) { return low + int(random_word() % uint64_t(high - low + 1)); }
 
-// Memory at a multiple of 64, full of rubbish, with a guard behind it.
+// Memory aligned to 64 bytes, filled with random bytes, with a guard after the end.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) : bytes_(bytes), raw_(bytes + 128, 0xA5) {}
@@ -90,7 +91,7 @@ bool test_kernel(const BKernel& k, const BConv& c, const std::vector<uint64_t>& 
                  const std::vector<uint64_t>& weights, const std::vector<int>& want) {
   Buffer packed(k.weight_bytes(c)), scratch(k.scratch_bytes(c)), counts(sizeof(uint16_t) * c.out_w * k.panel);
   k.pack(c, weights.data(), packed.get());
-  const int cut = pick(0, c.in_h);  // rows in two parts, the later one first
+  const int cut = pick(0, c.in_h);  // prepare rows in two parts, the later one first
   if (cut < c.in_h) k.prepare(c, map.data(), scratch.get(), cut, c.in_h);
   if (cut > 0) k.prepare(c, map.data(), scratch.get(), 0, cut);
   const int panels = (c.group_out() + k.panel - 1) / k.panel;
@@ -128,7 +129,7 @@ BConv random_geometry(int group_in, int group_out) {
   }
 }
 
-// Then sizes that chance would not bring: the most taps there may be, a layer of a ResNet, one channel a group.
+// Also tests sizes that are unlikely at random: the maximum number of taps, a ResNet layer, one channel per group.
 const BConv kLarge[] = {
     {1, 2, 65535, 1, 2, 3, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0},  {3, 3, 7281, 1, 1, 9, 3, 3, 1, 1, 1, 1, 0, 0, 1, 1},
     {7, 7, 512, 7, 7, 72, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0},   {14, 14, 128, 7, 7, 256, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1},
@@ -149,7 +150,7 @@ bool test_bconv(int cases) {
     const bool large = n >= 260 && n < 260 + 2 * kLargeCount;
     const int fewer = n < 260 || !pick(0, 3) ? out : out % 24 + 1;
     const BConv c = large ? kLarge[(n - 260) / 2] : random_geometry(in, fewer);
-    // Now and then maps and weights that agree, or differ, everywhere.
+    // Some maps and weights agree or differ everywhere.
     const bool extreme = large ? n % 2 : !pick(0, 7);
     const int map_kind = !extreme ? 0 : large ? 1 : pick(1, 2), weight_kind = !extreme ? 0 : large ? 2 : pick(1, 2);
     const auto map = random_bits(size_t(c.in_h) * c.in_w * c.groups, c.group_in(), map_kind);
@@ -175,7 +176,7 @@ bool test_bconv(int cases) {
   return choose_bconv(c, nullptr) && choose_bconv(c, "scalar") == &bconv_scalar && !choose_bconv(c, "none");
 }
 
-// The largest error of a float path, in parts of the sum of sizes; below zero where it is not good.
+// Returns the largest error of a float path relative to the sum of magnitudes; negative if the path is wrong.
 double fconv_error(const FPath& path, const BConv& b, const std::vector<double>& want, const std::vector<double>& size,
                    const std::vector<float>& map, const std::vector<float>& weights, const float* bias, bool points) {
   FConv c = fconv_of(b);
@@ -193,7 +194,7 @@ double fconv_error(const FPath& path, const BConv& b, const std::vector<double>&
   double worst = 0, row = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (i % line == 0) row = *std::max_element(&size[i], &size[i] + line);
-    const double error = std::fabs(want[i] - out.floats()[i]) / (points ? row : size[i]);  // neighbours share it
+    const double error = std::fabs(want[i] - out.floats()[i]) / (points ? row : size[i]);  // shared by a place
     if (!(error < 2e-6))
       return std::printf("fconv %s: %g, not %g, for\n", path.name, out.floats()[i], want[i]), describe(b), -1;
     worst = error > worst ? error : worst;
@@ -204,7 +205,7 @@ double fconv_error(const FPath& path, const BConv& b, const std::vector<double>&
 
 bool test_fconv(int cases) {
   double worst[8] = {};
-  int fits = 0;  // cases at points
+  int fits = 0;  // cases that fconv_points supports
   for (int n = 0; n < cases; ++n) {
     BConv b = random_geometry(pick(1, 40), pick(1, 70));
     if (!pick(0, 3)) b.in_w = pick(13, 40), b.out_w = outputs(b.in_w, b.pad_left, 0, b.kw, b.stride_w, b.dil_w);
@@ -258,7 +259,7 @@ bool test_fconv(int cases) {
   return true;
 }
 
-// Multiply-adds a second, in billions: the best of some runs.
+// Returns billions of multiply-adds per second, the best of several runs.
 template <class F>
 double rate(double macs, F run) {
   double best = 0;

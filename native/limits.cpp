@@ -1,5 +1,5 @@
-// Where only signs depend on a convolution's sums, a compare of counts with whole numbers gives the same bits.
-// The float32 formula is evaluated at every sum there can be; it must change its sign at most once.
+// If only signs depend on the sums of a convolution, comparing the counts with integer limits gives the same bits. The
+// float32 formula is evaluated at every possible sum; its sign must change at most once.
 #include <algorithm>
 
 #include "plan.h"
@@ -7,7 +7,7 @@
 namespace lcrbnn {
 namespace {
 
-// The value of channel o after the steps before `end`, for all sums low, low + by, ...
+// Computes the values of channel o after the steps before `end`, for all sums low, low + by, ...
 void evaluate(const NodeData& data, const Stage& stage, size_t end, int o, int low, int by, std::vector<float>& x) {
   const float a = data.a[o], b = data.b[o];
   for (size_t i = 0; i < x.size(); ++i) x[i] = a * float(low + by * int(i)) + b;
@@ -38,11 +38,11 @@ void evaluate(const NodeData& data, const Stage& stage, size_t end, int o, int l
 bool limits_of(const NodeData& data, Stage& stage, size_t index, uint64_t& budget) {
   const BConv& c = data.bconv;
   Step& step = stage.steps[index];
-  const int taps = c.taps(), by = data.correction ? 1 : 2;  // without zeros around, sums are all odd or all even
+  const int taps = c.taps(), by = data.correction ? 1 : 2;  // without zero padding, all sums have the same parity
   const size_t classes = data.correction ? size_t(data.row.back() + 1) * size_t(data.columns) : 1,
                out = size_t(c.out_c);
   const double cost = double(index + 1) * (2.0 * taps / by + 1) * double(out) + 16.0 * double(classes) * double(out);
-  if (cost > double(budget)) return false;  // numbers do as well
+  if (cost > double(budget)) return false;  // use the float formula instead
   budget -= uint64_t(cost);
   std::vector<float> x(size_t(2 * taps / by + 1));
   step.limit.assign(classes * out, 0);
@@ -55,12 +55,12 @@ bool limits_of(const NodeData& data, Stage& stage, size_t index, uint64_t& budge
     while (change < x.size() && !(x[change] < threshold) == start) ++change;
     for (size_t i = change; i < x.size(); ++i)
       if (!(x[i] < threshold) == start) return false;
-    // bit = start below `from`, not start from it on: (sum >= from) xor start.
+    // The bit is `start` for sums below `from` and its negation otherwise: (sum >= from) xor start.
     const int from = -taps + by * int(change);
     if (start) step.flip[size_t(o) / 8] |= uint8_t(1 << (o % 8));
     for (size_t k = 0; k < classes; ++k) {
       const int more = data.correction ? data.correction[k * out + size_t(o)] : 0;
-      const int twice = taps + more - from;  // sum >= from where 2 * count <= twice
+      const int twice = taps + more - from;  // sum >= from is 2 * count <= twice
       step.limit[k * out + size_t(o)] = uint16_t(std::min(std::max(twice >= 0 ? twice / 2 + 1 : 0, 0), 65535));
     }
   }

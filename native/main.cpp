@@ -1,6 +1,6 @@
 // lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < images: raw float32, [n][h][w][c].
-// Prints a line of logits an image; with --repeat, the time of each node and of the whole instead (of an input of
-// zeros, if there is none).
+// Prints one line of logits per image. With --repeat, it prints the time of each node and of the whole run instead, for
+// an input of zeros if there is no input.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,29 +17,29 @@
 
 namespace {
 
-// Control characters, marks and overrides of the writing direction, and line separators: the characters that
-// lcrbnn/runs/terminal.py escapes.
+// Control characters, directional marks and overrides, and line separators: the same characters as in
+// lcrbnn/runs/terminal.py are escaped.
 bool is_unsafe(unsigned code) {
   return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
          code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) ||
          (code >= 0xd800 && code < 0xe000);
 }
 
-// Returns the bytes of the UTF-8 character at `text` and its code; 0 and the first byte if that is not UTF-8.
+// Returns the number of bytes of the UTF-8 character at `text`, and its code; 0 and the first byte if it is not UTF-8.
 int decode(const unsigned char* text, unsigned& code) {
   const unsigned first = text[0];
   const int length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
   unsigned whole = length < 2 ? first : first & (0x7fu >> length);
   code = first;
   for (int i = 1; i < length; ++i) {
-    if ((text[i] & 0xc0) != 0x80) return 0;  // the end of the text too
+    if ((text[i] & 0xc0) != 0x80) return 0;  // also at the end of the text
     whole = whole << 6 | (text[i] & 0x3fu);
   }
   code = whole;
   return length;
 }
 
-// Every output but the logits: names from files and options must not control the terminal.
+// Prints escaped text. All output except the logits uses it, because names from files must not control the terminal.
 __attribute__((format(printf, 2, 3))) void say(FILE* to, const char* format, ...) {
   va_list list, again;
   va_start(list, format);
@@ -64,7 +64,7 @@ __attribute__((format(printf, 2, 3))) void say(FILE* to, const char* format, ...
   fwrite(shown.data(), 1, shown.size(), to);
 }
 
-// Where it was asked for, it is an answer; otherwise it says what went wrong.
+// Prints the usage: to stdout with code 0 if the user asked for it, else to stderr with code 2.
 int usage(bool asked) {
   say(asked ? stdout : stderr,
       "usage: lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < float32 images\n");
@@ -78,7 +78,7 @@ std::vector<char> read_bytes(FILE* from) {
   return all;
 }
 
-// A whole number from 1 to 2^20, and nothing behind it.
+// Parses an integer from 1 to 2^20 without trailing characters.
 bool read_count(const char* option, const char* text, int& into) {
   char* end;
   const long number = strtol(text, &end, 10);
@@ -90,7 +90,7 @@ bool read_count(const char* option, const char* text, int& into) {
   return true;
 }
 
-// The middle and the best of `repeat` runs, and where the time went.
+// Prints median and minimum of `repeat` runs, and the time per node.
 int show_times(lcrbnn_model* model, const lcrbnn_info& info, const float* images, size_t n, float* logits, int threads,
                int repeat) {
   using clock = std::chrono::steady_clock;
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   }
   lcrbnn_close(model);
   if (fflush(stdout) || ferror(stdout)) {
-    say(stderr, "the answers cannot be written: %s\n", strerror(errno));
+    say(stderr, "the logits cannot be written: %s\n", strerror(errno));
     return 1;
   }
   return code;

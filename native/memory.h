@@ -1,4 +1,4 @@
-// Memory of a model: blocks at multiples of 64, freed together, within a budget that no file can overdraw.
+// Memory of a model: blocks aligned to 64 bytes, freed together, with a limit that no file can exceed.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -9,12 +9,12 @@
 namespace lcrbnn {
 
 const uint64_t kMemoryLimit = uint64_t(1) << (sizeof(size_t) > 4 ? 33 : 30);
-const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;  // of a model: so much, and so often its file
+const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;  // limit per model: floor + times * file
 
 inline void* aligned_new(size_t bytes) {
   void* block = nullptr;
   if (bytes > kMemoryLimit || posix_memalign(&block, 64, bytes + 64) != 0)
-    return nullptr;  // 64 more: kernels may read past an end
+    return nullptr;  // 64 bytes more, because kernels may read past the end
   return block;
 }
 
@@ -26,7 +26,7 @@ class Memory {
   ~Memory() {
     for (void* block : blocks_) free(block);
   }
-  // A small file that names its tensors a thousand times takes no more than it is allowed.
+  // Sets the limit, so that a small file that uses one tensor a thousand times cannot allocate without bound.
   void allow(uint64_t file_bytes) { limit_ = std::min(kMemoryLimit, kMemoryFloor + kMemoryTimes * file_bytes); }
   void* take(uint64_t bytes) {
     if (bytes > limit_ - total_) return nullptr;
@@ -37,7 +37,7 @@ class Memory {
     total_ += bytes;
     return block;
   }
-  // For memory that lies elsewhere.
+  // Counts memory that is allocated elsewhere.
   bool charge(uint64_t bytes) {
     if (bytes > limit_ - total_) return false;
     total_ += bytes;

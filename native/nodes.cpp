@@ -13,30 +13,30 @@ struct Loader {
   const char* kernel;
   Memory& memory;
   Error& error;
-  std::vector<const float*> known{};  // tensors of numbers that are there already
+  std::vector<const float*> loaded{};  // by tensor: its loaded copy
 
-  bool floats(int tensor, const float*& out);
-  bool float_weight(const Node&, NodeData&, int index);
-  bool binary_weight(const Node&, NodeData&, int index);
-  bool borders(const Node&, NodeData&, const uint64_t* words, int index);
-  bool node(const Node&, NodeData&, int index);
+  bool load_floats(int tensor, const float*& out);
+  bool load_float_weight(const Node&, NodeData&, int index);
+  bool load_binary_weight(const Node&, NodeData&, int index);
+  bool load_border_corrections(const Node&, NodeData&, const uint64_t* words, int index);
+  bool load_node(const Node&, NodeData&, int index);
 };
 
-bool Loader::floats(int tensor, const float*& out) {
+bool Loader::load_floats(int tensor, const float*& out) {
   if (tensor < 0) return true;
-  if (!known[size_t(tensor)]) {
+  if (!loaded[size_t(tensor)]) {
     const Tensor& t = graph.tensors[size_t(tensor)];
     void* block = memory.take(t.bytes);
     if (!block) return error.memory("the model needs too much memory");
     memcpy(block, file + t.offset, size_t(t.bytes));
-    known[size_t(tensor)] = static_cast<const float*>(block);
+    loaded[size_t(tensor)] = static_cast<const float*>(block);
   }
-  out = known[size_t(tensor)];
+  out = loaded[size_t(tensor)];
   return true;
 }
 
-// n <= 64 bits of a row, from bit `at` on.
-uint64_t some_bits(const uint8_t* row, size_t bytes, size_t at, int n) {
+// Returns n <= 64 bits of a row, starting at bit `at`.
+uint64_t read_bits(const uint8_t* row, size_t bytes, size_t at, int n) {
   uint64_t low = 0;
   const size_t first = at / 8, shift = at % 8;
   const size_t left = bytes - first, take = left < 8 ? left : 8;
@@ -58,7 +58,7 @@ FConv float_shape(const Node& node, const Shape& in) {
   return f;
 }
 
-// Rows and columns that a window touches, with its padding.
+// Returns rows times columns of the padded map that the window covers.
 double padded(const Node& node) {
   const Window& w = node.window;
   const double rows = double(node.out.h - 1) * w.sy + double(w.kh - 1) * w.dy + 1;
@@ -66,7 +66,7 @@ double padded(const Node& node) {
   return rows * cols;
 }
 
-bool Loader::float_weight(const Node& node, NodeData& data, int index) {
+bool Loader::load_float_weight(const Node& node, NodeData& data, int index) {
   const Shape in = graph.values[size_t(node.in[0])];
   const Tensor& t = graph.tensors[size_t(node.weight)];
   const size_t taps = size_t(node.window.kh) * size_t(node.window.kw) * size_t(in.c / node.window.groups);
@@ -98,8 +98,8 @@ bool Loader::float_weight(const Node& node, NodeData& data, int index) {
   return true;
 }
 
-// Taps of one axis that lie inside the map, as a range, for output i.
-void inside(int i, int size, int kernel, int stride, int dilation, int before, int& low, int& high) {
+// Computes the range of taps that are inside the map along one axis, for output i.
+void taps_inside(int i, int size, int kernel, int stride, int dilation, int before, int& low, int& high) {
   const int64_t start = int64_t(i) * stride - before;
   const int64_t first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
   const int64_t rest = size - start, last = rest <= 0 ? 0 : (rest + dilation - 1) / dilation;
@@ -108,20 +108,20 @@ void inside(int i, int size, int kernel, int stride, int dilation, int before, i
   if (high < low) high = low;
 }
 
-// Whether some output of an axis has a tap outside the map: the first or the last, or none.
-bool crosses(int out, int size, int kernel, int stride, int dilation, int before) {
+// Returns whether any output has a tap outside the map along one axis; the first and last output decide.
+bool has_outside_taps(int out, int size, int kernel, int stride, int dilation, int before) {
   return before > 0 || int64_t(out - 1) * stride + int64_t(kernel - 1) * dilation - before >= size;
 }
 
 struct Ranges {
   std::vector<int> low, high;
-  int plain = -1;  // the class that misses none
-  // Runs of outputs that see the same taps are one class.
+  int plain = -1;  // the class that sees all taps
+  // Consecutive outputs that see the same taps form one class.
   void classes(int out, int size, int kernel, int stride, int dilation, int before, std::vector<int32_t>& of) {
     of.resize(size_t(out));
     for (int i = 0; i < out; ++i) {
       int l, h;
-      inside(i, size, kernel, stride, dilation, before, l, h);
+      taps_inside(i, size, kernel, stride, dilation, before, l, h);
       if (low.empty() || low.back() != l || high.back() != h) low.push_back(l), high.push_back(h);
       of[size_t(i)] = int32_t(low.size()) - 1;
       if (h - l == kernel) plain = of[size_t(i)];
@@ -129,12 +129,12 @@ struct Ranges {
   }
 };
 
-// Kernels count a tap outside the map as -1 times its weight: what is added back is the sum of those weights.
-bool Loader::borders(const Node& node, NodeData& data, const uint64_t* words, int index) {
+// Kernels count each tap outside the map as -1 times its weight. The correction adds the sum of these weights.
+bool Loader::load_border_corrections(const Node& node, NodeData& data, const uint64_t* words, int index) {
   const BConv& c = data.bconv;
   if (node.pad_sign != 0) return true;
-  if (!crosses(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top) &&
-      !crosses(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left))
+  if (!has_outside_taps(c.out_h, c.in_h, c.kh, c.stride_h, c.dil_h, c.pad_top) &&
+      !has_outside_taps(c.out_w, c.in_w, c.kw, c.stride_w, c.dil_w, c.pad_left))
     return true;
   if (!memory.charge((uint64_t(c.out_h) + uint64_t(c.out_w)) * 4))
     return error.memory("node %d needs too much memory", index);
@@ -172,7 +172,7 @@ bool Loader::borders(const Node& node, NodeData& data, const uint64_t* words, in
   return true;
 }
 
-bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
+bool Loader::load_binary_weight(const Node& node, NodeData& data, int index) {
   const Shape in = graph.values[size_t(node.in[0])];
   const Window& w = node.window;
   BConv& c = data.bconv;
@@ -182,7 +182,7 @@ bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
   c.pad_top = w.top, c.pad_left = w.left, c.groups = w.groups;
   c.pad_bit = node.pad_sign > 0;
   const double words = product(c.out_c, c.kh, c.kw, double(c.words()) * 8);
-  // Kernels may spread a bit to a byte, and round channels up: 64 times this stays far below the limit of 64 bits.
+  // Kernels may expand a bit to a byte and round channels up. 64 times this size is still far below 2^64.
   if (words > double(kMemoryLimit) / 8 || padded(node) * c.groups * c.words() * 8 > double(kMemoryLimit) / 8)
     return error.memory("node %d needs too much memory", index);
   std::vector<uint64_t> canonical(size_t(words) / 8);
@@ -192,7 +192,7 @@ bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
   for (size_t o = 0; o < size_t(c.out_c); ++o)
     for (size_t tap = 0; tap < size_t(c.kh) * size_t(c.kw); ++tap)
       for (size_t i = 0; i < group; i += 64)
-        *to++ = some_bits(file + t.offset + o * row, row, tap * group + i, int(group - i < 64 ? group - i : 64));
+        *to++ = read_bits(file + t.offset + o * row, row, tap * group + i, int(group - i < 64 ? group - i : 64));
   data.kernel = choose_bconv(c, kernel);
   if (!data.kernel) {
     const char* name = kernel_name(kernel);
@@ -204,17 +204,17 @@ bool Loader::binary_weight(const Node& node, NodeData& data, int index) {
   if (!packed || data.scratch > kMemoryLimit) return error.memory("node %d needs too much memory", index);
   data.kernel->pack(c, canonical.data(), packed);
   data.weight = packed;
-  return borders(node, data, canonical.data(), index);
+  return load_border_corrections(node, data, canonical.data(), index);
 }
 
-bool Loader::node(const Node& node, NodeData& data, int index) {
-  if (!floats(node.a, data.a) || !floats(node.b, data.b) || !floats(node.slope, data.slope) ||
-      !floats(node.bias, data.bias))
+bool Loader::load_node(const Node& node, NodeData& data, int index) {
+  if (!load_floats(node.a, data.a) || !load_floats(node.b, data.b) || !load_floats(node.slope, data.slope) ||
+      !load_floats(node.bias, data.bias))
     return false;
-  if (!floats(node.threshold, data.threshold) || !floats(node.spatial, data.spatial)) return false;
+  if (!load_floats(node.threshold, data.threshold) || !load_floats(node.spatial, data.spatial)) return false;
   if (node.spatial >= 0) data.spatial_one = graph.tensors[size_t(node.spatial)].shape[2] == 1;
-  if (node.op == Op::bconv) return binary_weight(node, data, index);
-  if (node.op == Op::conv || node.op == Op::wconv) return float_weight(node, data, index);
+  if (node.op == Op::bconv) return load_binary_weight(node, data, index);
+  if (node.op == Op::conv || node.op == Op::wconv) return load_float_weight(node, data, index);
   return true;
 }
 
@@ -223,11 +223,11 @@ bool Loader::node(const Node& node, NodeData& data, int index) {
 bool load_nodes(const Graph& graph, const uint8_t* file, const char* kernel, Memory& memory,
                 std::vector<NodeData>& nodes, Error& error) {
   Loader loader{graph, file, kernel, memory, error};
-  loader.known.assign(graph.tensors.size(), nullptr);
+  loader.loaded.assign(graph.tensors.size(), nullptr);
   nodes.clear();
   nodes.resize(graph.nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i)
-    if (!loader.node(graph.nodes[i], nodes[i], int(i))) return false;
+    if (!loader.load_node(graph.nodes[i], nodes[i], int(i))) return false;
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Rows of the ops that are no convolution: y is a row of the output. Maps are [h][w][c].
+// Operators other than convolutions, for output row y. Maps are [h][w][c].
 #pragma once
 #include "file.h"
 #include "rows.h"
@@ -9,10 +9,10 @@ struct Range {
   int begin, end;
 };
 
-// The part of a window inside the map, along one axis.
+// Returns the part of a window inside the map along one axis.
 Range seen(int i, int size, int kernel, int stride, int before);
 
-// Row v of the input is row v % ring of `from`.
+// Input row v is row v % ring of `from`.
 void maxpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, int ring,
                  float* row, int y);
 void avgpool_row(const RowOps&, const Window&, const Shape& in, const Shape& out, const float* from, float* row,

@@ -5,7 +5,7 @@
 namespace lcrbnn {
 namespace {
 
-bool pointwise(Op op) {
+bool is_elementwise(Op op) {
   switch (op) {
     case Op::affine:
     case Op::add:
@@ -17,7 +17,7 @@ bool pointwise(Op op) {
   }
 }
 
-// What a node does where it leads a stage, and where it is a step of one.
+// What each operator is as the head of a stage, and as a step.
 const struct {
   Op op;
   Head head;
@@ -48,21 +48,21 @@ struct Planner {
   Plan& plan;
   Error& error;
 
-  // While planning: a stage's values in order, and the bits wanted of each.
+  // Planning data of a stage: its values in order, and the bits that later nodes need.
   struct Draft {
-    std::vector<int> values{};                 // values[0] is the head's; of a load, that of its first node
+    std::vector<int> values{};                 // values[0] is that of the head; for load, that of its first node
     std::vector<std::pair<int, Step>> bits{};  // (value, step)
-    int reads = -1;                            // load: the value it starts from
+    int reads = -1;                            // load: the value that it reads
   };
   std::vector<Draft> drafts{};
-  uint64_t budget = uint64_t(1) << 30;  // of all integer limits: about a second
+  uint64_t budget = uint64_t(1) << 30;  // work for integer limits, about a second
 
-  std::vector<int> maker{};    // the stage of each value; -1: the input. For flatten, that of what it is made from
-  std::vector<bool> stored{};  // whether a value must be written
-  std::vector<int> root{};     // what a flattened value really is
+  std::vector<int> maker{};    // stage of each value; -1 for the input; flatten has the stage of its input
+  std::vector<bool> stored{};  // whether a value must be written to a buffer
+  std::vector<int> root{};     // for flattened values: the value that has the memory
 
-  std::vector<int> last{};     // the last stage that reads a value's numbers
-  std::vector<int> readers{};  // how many inputs of nodes a value is
+  std::vector<int> last{};     // the last stage that reads a value
+  std::vector<int> readers{};  // number of node inputs that read a value
 
   void store(int value, int stage) {
     const size_t v = size_t(root[size_t(value)]);
@@ -70,29 +70,31 @@ struct Planner {
     last[v] = std::max(last[v], stage);
   }
 
-  // The convolution that may make its rows for pool `index` one by one, or -1: nobody else wants any of its values.
-  int feeder(int index) const {
+  // Returns the stage of a convolution that can compute the rows of max pool `index` one by one, or -1. This requires
+  // that nothing else reads its values.
+  int find_feeder(int index) const {
     const Node& node = graph.nodes[size_t(index)];
     const int stage = int(plan.stages.size()) - 1, value = node.in[0];
     if (!fuse || keep || node.op != Op::maxpool || stage < 0) return -1;
     if (plan.stages[size_t(stage)].head != Head::conv || drafts[size_t(stage)].values.back() != value) return -1;
     for (const int made : drafts[size_t(stage)].values)
       if (readers[size_t(made)] != 1) return -1;
-    // Workers make rows that two of them need twice: few, and there must be work for all.
+    // Two workers both compute the rows that both need. These must be few, and there must be enough rows for all
+    // workers.
     return node.window.kh <= 2 * node.window.sy && node.out.h >= 4 ? stage : -1;
   }
 
-  int open(Head head, int node, int input) {
+  int open_stage(Head head, int node, int input) {
     Stage made{head, node};
     made.in = graph.values[size_t(input)];
-    made.feeder = feeder(node);
+    made.feeder = find_feeder(node);
     if (made.feeder >= 0) plan.stages[size_t(made.feeder)].feeds = true;
     made.out = head == Head::load || head == Head::image_mean ? made.in : graph.nodes[size_t(node)].out;
     plan.stages.push_back(std::move(made));
     drafts.emplace_back();
     drafts.back().reads = input;
     const int stage = int(plan.stages.size()) - 1;
-    if (head != Head::bconv && plan.stages.back().feeder < 0) store(input, stage);  // that one reads bits only
+    if (head != Head::bconv && plan.stages.back().feeder < 0) store(input, stage);  // bconv reads bits, not the value
     return stage;
   }
 
@@ -105,8 +107,8 @@ struct Planner {
     return step;
   }
 
-  // Bits of a value for convolution `index`: by the stage that makes the value if it can, or by one of their own.
-  void bits(int index) {
+  // Adds the step that computes the input bits of convolution `index`: to the stage of the value, or to a new stage.
+  void add_bits(int index) {
     const Node& node = graph.nodes[size_t(index)];
     const BConv& c = data[size_t(index)].bconv;
     Step step{StepKind::bits};
@@ -125,15 +127,16 @@ struct Planner {
           return;
         }
     } else {
-      stage = open(node.mean_threshold ? Head::image_mean : Head::load, index, value);
+      stage = open_stage(node.mean_threshold ? Head::image_mean : Head::load, index, value);
     }
     drafts[size_t(stage)].bits.emplace_back(value, std::move(step));
   }
 
-  // The stage that node `index` may join, or -1: it goes on from that stage's last value, and all else is there before.
-  int joins(int index) const {
+  // Returns the stage to which node `index` can be added as a step, or -1. The node must read the last value of this
+  // stage, and its other input must be computed earlier.
+  int find_fusable_stage(int index) const {
     const Node& node = graph.nodes[size_t(index)];
-    if (!fuse || !pointwise(node.op)) return -1;
+    if (!fuse || !is_elementwise(node.op)) return -1;
     int value = node.in[0], other = -1;
     if (node.op == Op::add) {
       other = node.in[1];
@@ -145,7 +148,7 @@ struct Planner {
                                                                                                                : -1;
   }
 
-  void draft() {
+  void assign_stages() {
     const size_t values = graph.values.size();
     maker.assign(values, -1);
     stored.assign(values, keep);
@@ -165,12 +168,12 @@ struct Planner {
         store(node.in[0], -1);
         continue;
       }
-      int stage = joins(i);
+      int stage = find_fusable_stage(i);
       if (stage < 0) {
-        if (node.op == Op::bconv) bits(i);
-        stage = open(kKinds[int(node.op)].head, i, node.in[0]);
+        if (node.op == Op::bconv) add_bits(i);
+        stage = open_stage(kKinds[int(node.op)].head, i, node.in[0]);
       }
-      if (node.op == Op::add) {  // the input that the stage does not come from
+      if (node.op == Op::add) {  // the input that is not the previous value of the stage
         const Draft& d = drafts[size_t(stage)];
         const int chain = d.values.empty() ? d.reads : d.values.back();
         store(node.in[0] == chain ? node.in[1] : node.in[0], stage);
@@ -187,7 +190,7 @@ struct Planner {
     return int(plan.buffers.size()) - 1;
   }
 
-  void read(int buffer, int stage) {
+  void extend_use(int buffer, int stage) {
     plan.buffers[size_t(buffer)].last = std::max(plan.buffers[size_t(buffer)].last, stage);
   }
 
@@ -202,8 +205,8 @@ struct Planner {
     for (int s = 0; s < end; ++s)
       for (const int v : drafts[size_t(s)].values)
         if (stored[size_t(v)]) plan.value[size_t(v)] = buffer(graph.values[size_t(v)].numbers() * 4, s, keep ? end : s);
-    for (int s = 0; s < end; ++s) steps(s);
-    read(buffer_of(int(graph.values.size()) - 1), end);
+    for (int s = 0; s < end; ++s) add_steps(s);
+    extend_use(buffer_of(int(graph.values.size()) - 1), end);
     for (size_t v = 0; v < graph.values.size(); ++v) plan.value[v] = plan.value[size_t(root[v])];
   }
 
@@ -212,13 +215,13 @@ struct Planner {
     return node.in[0] == chain ? node.in[1] : node.in[0];
   }
 
-  // A sum may take the place of an input that nobody reads later: half the memory passes through the cache.
-  void take_over(int s, std::vector<int>& to) {
+  // Lets a sum overwrite an input that is not read later, which halves the memory traffic.
+  void reuse_input_buffer(int s, std::vector<int>& to) {
     const Draft& d = drafts[size_t(s)];
     int found = -1;
     for (size_t k = 1; k < to.size(); ++k) {
       if (graph.nodes[size_t(d.values[k] - 1)].op != Op::add) continue;
-      if (found >= 0) return;  // two sums: not worth the thought
+      if (found >= 0) return;  // stages with two sums are rare
       found = int(k);
     }
     if (found < 0 || to[size_t(found)] == kTile) return;
@@ -233,8 +236,8 @@ struct Planner {
     plan.buffers[size_t(now)].bytes = 0;
   }
 
-  // Whole bytes of bits, and nothing that depends on the pixel.
-  bool in_registers(const Stage& stage) const {
+  // Returns whether the steps can be done in registers: bits fill whole bytes, and nothing depends on the pixel.
+  bool fits_registers(const Stage& stage) const {
     const NodeData& d = data[size_t(stage.node)];
     bool fits = !d.spatial && d.bconv.group_out() % 8 == 0 && 2 * stage.steps.size() + 1 <= size_t(kMostMicros);
     for (const Step& step : stage.steps)
@@ -242,14 +245,14 @@ struct Planner {
     return fits;
   }
 
-  void steps(int s) {
+  void add_steps(int s) {
     Stage& stage = plan.stages[size_t(s)];
     Draft& d = drafts[size_t(s)];
-    // Where each value of the chain is written: to the next one of them that is stored, or else to a tile.
+    // Each value is written to the buffer of the next stored value of the chain, or to a tile if there is none.
     std::vector<int> to(d.values.size(), kTile);
     for (size_t k = d.values.size(); k-- > 0;)
       to[k] = stored[size_t(d.values[k])] ? plan.value[size_t(d.values[k])] : k + 1 < to.size() ? to[k + 1] : kTile;
-    if (stage.head == Head::bconv && !keep) take_over(s, to);
+    if (stage.head == Head::bconv && !keep) reuse_input_buffer(s, to);
     const bool tiled = stage.head == Head::bconv || stage.head == Head::load || stage.feeds;
     const int when = stage.feeds ? s + 1 : s;
     if (!tiled) {
@@ -260,7 +263,7 @@ struct Planner {
     }
     if (stage.head != Head::bconv && stage.feeder < 0) {
       stage.from = buffer_of(d.reads);
-      read(stage.from, when);
+      extend_use(stage.from, when);
     }
     if (stage.head == Head::image_mean) stage.sums = buffer(uint64_t(stage.in.h) * sizeof(double), s, s);
     const auto sinks = [&](int value) {
@@ -282,7 +285,7 @@ struct Planner {
         stage.steps.push_back(step_of(stage.node, StepKind::affine));
         stage.steps.back().to = to[0];
       }
-      if (stage.head == Head::bconv) read(plan.scratch[size_t(stage.node)], s);
+      if (stage.head == Head::bconv) extend_use(plan.scratch[size_t(stage.node)], s);
       sinks(d.values[0]);
       k = 1;
     }
@@ -294,17 +297,17 @@ struct Planner {
       if (node.op == Op::add) {
         const int chain = k ? d.values[k - 1] : d.reads;
         step.other = buffer_of(node.in[0] == chain ? node.in[1] : node.in[0]);
-        read(step.other, when);
+        extend_use(step.other, when);
       }
       stage.steps.push_back(std::move(step));
       sinks(d.values[k]);
     }
     if (fuse && !keep && stage.head == Head::bconv) integer_limits(graph, data, stage, budget);
-    stage.micro = stage.head == Head::bconv && !stage.limits && in_registers(stage);
+    stage.micro = stage.head == Head::bconv && !stage.limits && fits_registers(stage);
   }
 
-  // Buffers in the order they are born; each takes the first gap that those alive leave.
-  bool place() {
+  // Assigns offsets in the order of first use; each buffer takes the first gap between the buffers in use.
+  bool place_buffers() {
     std::vector<int> order, alive;
     for (int i = 1; i < int(plan.buffers.size()); ++i) order.push_back(i);
     std::stable_sort(order.begin(), order.end(),
@@ -316,7 +319,7 @@ struct Planner {
           std::remove_if(alive.begin(), alive.end(), [&](int j) { return plan.buffers[size_t(j)].last < b.first; }),
           alive.end());
       uint64_t at = 0;
-      auto spot = alive.begin();  // they are in order of their offsets
+      auto spot = alive.begin();  // sorted by offset
       for (; spot != alive.end(); ++spot) {
         const Buffer& other = plan.buffers[size_t(*spot)];
         if (other.offset >= at + bytes) break;
@@ -330,7 +333,7 @@ struct Planner {
     return true;
   }
 
-  void tiles() {
+  void size_tiles() {
     uint64_t floats = 0, counts = 0, scratch = 0;
     for (const Stage& stage : plan.stages) {
       const uint64_t width = uint64_t(stage.out.w);
@@ -340,7 +343,7 @@ struct Planner {
         counts = std::max(counts, width * panel * 2);
       } else if (stage.head == Head::conv) {
         scratch = std::max<uint64_t>(scratch, uint64_t(fconv_scratch_floats(data[size_t(stage.node)].fconv)) * 4);
-      } else if (stage.feeder >= 0) {  // after the convolution's own scratch, the rows of a window
+      } else if (stage.feeder >= 0) {  // scratch of the convolution, then the rows of a window
         const Stage& feeder = plan.stages[size_t(stage.feeder)];
         const uint64_t own = round_up(uint64_t(fconv_scratch_floats(data[size_t(feeder.node)].fconv)) * 4);
         const uint64_t row = uint64_t(stage.in.w) * uint64_t(stage.in.c) * 4;
@@ -361,10 +364,10 @@ struct Planner {
 bool make_plan(const Graph& graph, const std::vector<NodeData>& data, bool fuse, bool keep, Plan& plan, Error& error) {
   plan = Plan{};
   Planner planner{graph, data, fuse, keep, plan, error};
-  planner.draft();
+  planner.assign_stages();
   planner.assemble();
-  if (!planner.place()) return false;
-  planner.tiles();
+  if (!planner.place_buffers()) return false;
+  planner.size_tiles();
   return plan.tile <= kMemoryLimit || error.memory("the model needs too much memory to run");
 }
 

@@ -1,7 +1,7 @@
-// How a graph is run: stages in order, each a row at a time, and one arena where values live as long as they are read.
+// The execution plan of a graph: an ordered list of stages, each executed row by row, and one arena for all values.
 //
-// A stage is a head (what makes a map) and steps (pointwise, on the row while it is in the nearest cache). Bits that a
-// later convolution wants are made by the stage that makes their numbers, which prepares that convolution's map too.
+// A stage has a head, which computes a map, and elementwise steps, which process each row while it is in the cache. The
+// stage that computes a value also computes its sign bits for later binary convolutions, and prepares their maps.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,56 +15,56 @@ namespace lcrbnn {
 enum class Head : uint8_t { load, bconv, conv, maxpool, avgpool, mean, subsample, channels, softmax, image_mean };
 enum class StepKind : uint8_t { spatial, affine, add, hardtanh, relu, prelu, shift, bits };
 
-const int kTile = -1;  // a buffer of the worker, of one row
+const int kTile = -1;  // stands for a buffer of one row that belongs to the worker
 
 struct Step {
   StepKind kind;
-  int node = -1;             // what it computes; for bits, the first convolution that reads them
-  const float* a = nullptr;  // affine; slope of prelu; threshold of bits (null: the mean of the image)
-  const float* b = nullptr;  // affine, shift
-  int other = -1;            // add: a buffer
-  int to = kTile;            // a buffer; for bits, of the bit map
+  int node = -1;             // the node; for bits, the first convolution that reads them
+  const float* a = nullptr;  // a of affine, slope of prelu, thresholds of bits (null: mean of the image)
+  const float* b = nullptr;  // b of affine and shift
+  int other = -1;            // add: buffer of the second input
+  int to = kTile;            // output buffer; for bits, the bit map
   int group_in = 0, group_words = 0;
-  size_t words = 0;            // bits: of a pixel
-  std::vector<int> prepare{};  // bits: the convolutions that read them (nodes)
-  // Bits from counts alone: bit = (count < limit) xor flip, [class of border][channel].
+  size_t words = 0;            // bits: words per pixel
+  std::vector<int> prepare{};  // bits: the convolutions (nodes) that read them
+  // Bits computed from integer counts: bit = (count < limit) xor flip, [border class][channel].
   std::vector<uint16_t> limit{};
   std::vector<uint8_t> flip{};
 };
 
 struct Stage {
   Head head;
-  int node;                   // of the head; for load, the first step's
+  int node;                   // node of the head; for load, that of the first step
   int from = -1, to = kTile;  // buffers
-  Shape in{}, out{};          // of the head
-  int sums = -1;              // image_mean: the buffer of sums of rows
-  bool limits = false;        // all bits of its steps come from counts
-  int feeder = -1;            // maxpool: the stage that makes its rows one by one, while they are in cache
-  bool feeds = false;         // conv: it is run by the stage after it, and writes no buffer
-  bool micro = false;         // its steps can be done in registers, where the CPU has such a loop
+  Shape in{}, out{};          // shapes of the head
+  int sums = -1;              // image_mean: buffer with the sum of each row
+  bool limits = false;        // all bits of the steps are computed from integer counts
+  int feeder = -1;            // maxpool: the stage that computes its input row by row, in the cache
+  bool feeds = false;         // conv: the next stage runs it row by row, and it has no output buffer
+  bool micro = false;         // its steps can be done in registers, if the CPU has such a loop
   std::vector<Step> steps{};
 };
 
 struct Buffer {
   uint64_t bytes;
-  int first, last;  // stages
+  int first, last;  // stages between which the buffer is in use
   uint64_t offset = 0;
 };
 
 struct Plan {
   std::vector<Stage> stages;
-  std::vector<Buffer> buffers;               // 0: the input, which lies with the caller
-  std::vector<int> value;                    // the buffer of each value, -1 where it is never written
-  std::vector<int> scratch;                  // the buffer of each convolution's own map, by node
-  std::vector<int> stage_of;                 // the stage that computes each node, -1 for flatten
-  uint64_t arena = 0, tile = 0;              // bytes: of all buffers, of a worker
-  size_t tile_counts = 0, tile_scratch = 0;  // where in a tile the counts and the scratch of a head start
+  std::vector<Buffer> buffers;               // buffer 0 is the input, in memory of the caller
+  std::vector<int> value;                    // buffer of each value, -1 if it is never written
+  std::vector<int> scratch;                  // by node: buffer of the prepared map of a convolution
+  std::vector<int> stage_of;                 // by node: stage that computes it, -1 for flatten
+  uint64_t arena = 0, tile = 0;              // bytes of all buffers, and of the buffers of one worker
+  size_t tile_counts = 0, tile_scratch = 0;  // offsets of counts and scratch in a tile
 };
 
-// fuse: pointwise nodes join the stage before them. keep: every value is written and stays.
+// With `fuse`, elementwise nodes become steps of the stage before them. With `keep`, every value is written and kept.
 bool make_plan(const Graph&, const std::vector<NodeData>&, bool fuse, bool keep, Plan&, Error&);
 
-// Tries to let the bits of a stage come from counts alone; where that would not be exact it changes nothing.
+// Computes integer limits for the bits of a stage; changes nothing if limits would not be exact.
 void integer_limits(const Graph&, const std::vector<NodeData>&, Stage&, uint64_t& budget);
 
 }  // namespace lcrbnn

@@ -1,9 +1,9 @@
-// Many threads, one model: the same bits as one thread alone, and nothing for ThreadSanitizer to find.
+// Many threads run one model: they get the same bits as one thread, and ThreadSanitizer must find no race.
 //
 //   race MODEL.bnn [THREADS] [CALLS]      default 8 threads of 1000 calls each; prints JSON
 //
-// Calls differ in their images, in how many they are, in the threads they ask for and in what they ask: numbers,
-// pixels, a value within, times. tools/race.py builds this with the sanitizer.
+// Calls differ in images, number of images, number of threads and function: floats, pixels, inner values, times.
+// tools/native/thread_sanitizer.py builds this with the sanitizer.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 
 namespace {
 
-const size_t kImages = 12, kMost = 5;  // images there are, and at most in a call
+const size_t kImages = 12, kMost = 5;  // number of images, and maximum per call
 
 struct Task {
   lcrbnn_model* model;
@@ -25,7 +25,7 @@ struct Task {
   std::vector<uint8_t> pixels;
   std::atomic<uint64_t> different{0}, failed{0}, images_run{0};
 
-  // A call that depends on its number alone.
+  // Makes a call that depends only on its number.
   void call(uint64_t number) {
     const uint64_t mixed = (number + 1) * 0x9E3779B97F4A7C15;
     const size_t n = mixed >> 33 & 7 ? 1 + (mixed >> 40) % kMost : 0, first = (mixed >> 48) % (kImages - kMost),
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   if (lcrbnn_run(task.model, task.images.data(), kImages, task.logits.data(), 1, message, sizeof message) ||
       lcrbnn_run_pixels(task.model, task.pixels.data(), kImages, task.from_pixels.data(), 1, message, sizeof message))
     return fprintf(stderr, "%s\n", message), 1;
-  lcrbnn_close(task.model);  // spaces and plans are to be made by the threads
+  lcrbnn_close(task.model);  // the threads must create spaces and plans again
   if (lcrbnn_open(argv[1], 0, nullptr, &task.model, message, sizeof message))
     return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_model* other = nullptr;

@@ -1,4 +1,4 @@
-// How a model file is read: the parts that file.cpp (bytes, tensors) and file_nodes.cpp (nodes) share.
+// Reader of model files. file.cpp reads header and tensors, file_nodes.cpp reads the nodes.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ const uint64_t kLargestFile = uint64_t(1) << 31, kLargestGraph = 1 << 24;
 const uint32_t kMostEntries = 65536;
 const int64_t kLargestSide = 1 << 20, kLargestValue = 1 << 28;
 const double kLargestMargin = 16;
-const int64_t kMostTaps = 65535;  // of a binary convolution: kernels count in 16 bits
+const int64_t kMostTaps = 65535;  // terms of a sum: kernels count in 16 bits
 
 struct Reader {
   const uint8_t* data;
@@ -22,28 +22,28 @@ struct Reader {
   Graph& graph;
   Error& error;
   Json json{};
-  std::vector<bool> compared{};  // tensors that are known to be without NaN
+  std::vector<bool> compared{};  // by tensor: it was checked for NaN
 
-  bool header();
-  bool top();
-  bool input(const JsonValue&);
-  bool tensor(const JsonValue&, size_t index);
-  bool placed();
-  bool node(const JsonValue&, int index);
-  bool keys(const JsonValue&, Node&, int index);
-  bool check(Node&, int index);
-  bool window(Node&, int index, const Shape& in);
-  bool weights(Node&, int index, const Shape& in);
-  bool floats(int tensor, int index, const char* key, int64_t length);
-  bool ordered(int tensor);
+  bool read();
+  bool read_header();
+  bool read_input(const JsonValue&);
+  bool read_tensor(const JsonValue&, size_t index);
+  bool check_tensor_layout();
+  bool read_node(const JsonValue&, int index);
+  bool read_attributes(const JsonValue&, Node&, int index);
+  bool infer_shape(Node&, int index);
+  bool infer_window_output(Node&, int index, const Shape& in);
+  bool check_weights(Node&, int index, const Shape& in);
+  bool check_floats(int tensor, int index, const char* key, int64_t length);
+  bool has_no_nan(int tensor);
 
-  bool text(const JsonValue* value, const char* what, std::string& out) {
+  bool read_text(const JsonValue* value, const char* what, std::string& out) {
     if (!value || value->kind != JsonKind::text) return error.file("%s must be a text", what);
     out.assign(json.text(*value), value->count);
     return true;
   }
 
-  bool whole(const JsonValue* value, int64_t low, int64_t high, int64_t& out) const {
+  bool read_integer(const JsonValue* value, int64_t low, int64_t high, int64_t& out) const {
     if (!value || value->kind != JsonKind::number || !value->whole || value->number < double(low) ||
         value->number > double(high))
       return false;
@@ -51,19 +51,19 @@ struct Reader {
     return true;
   }
 
-  // A list of exactly n whole numbers.
-  bool wholes(const JsonValue& value, int n, int64_t low, int64_t high, int* out) const {
+  // Reads a list of exactly n integers.
+  bool read_integers(const JsonValue& value, int n, int64_t low, int64_t high, int* out) const {
     if (value.kind != JsonKind::list || value.count != uint32_t(n)) return false;
     int i = 0;
     for (const JsonValue* m = json.first(value); m; m = json.next(*m), ++i) {
       int64_t number;
-      if (!whole(m, low, high, number)) return false;
+      if (!read_integer(m, low, high, number)) return false;
       out[i] = int(number);
     }
     return true;
   }
 
-  bool only(const JsonValue& object, const char* what, std::initializer_list<const char*> known) {
+  bool check_keys(const JsonValue& object, const char* what, std::initializer_list<const char*> known) {
     if (object.kind != JsonKind::object) return error.file("%s must be an object", what);
     for (const JsonValue* m = json.first(object); m; m = json.next(*m)) {
       const char* key = json.key(*m);

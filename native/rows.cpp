@@ -50,7 +50,7 @@ inline Pack load(const float* from) {
   return v;
 }
 inline void store(float* to, Pack v) { __builtin_memcpy(to, &v, sizeof(v)); }
-inline Pack larger(Pack x, Pack y) { return ((x > y) | (x != x)) ? x : y; }  // NaN where one is NaN
+inline Pack larger(Pack x, Pack y) { return ((x > y) | (x != x)) ? x : y; }  // NaN if one is NaN
 #include "rows_body.h"
 #undef TARGET
 bool supported() { return true; }
@@ -87,18 +87,18 @@ TARGET inline void store(float* to, Pack v) { _mm256_storeu_ps(to, v); }
 TARGET inline Pack one(float v) { return _mm256_set1_ps(v); }
 TARGET inline Pack add(Pack x, Pack y) { return _mm256_add_ps(x, y); }
 TARGET inline Pack multiply(Pack x, Pack y) { return _mm256_mul_ps(x, y); }
-TARGET inline Pack min(Pack x, Pack y) { return _mm256_min_ps(x, y); }  // y where one is NaN
-TARGET inline Pack max(Pack x, Pack y) { return _mm256_max_ps(x, y); }  // y where one is NaN
-TARGET inline Pack larger(Pack x, Pack y) {                             // NaN where one is NaN
+TARGET inline Pack min(Pack x, Pack y) { return _mm256_min_ps(x, y); }  // y if one is NaN
+TARGET inline Pack max(Pack x, Pack y) { return _mm256_max_ps(x, y); }  // y if one is NaN
+TARGET inline Pack larger(Pack x, Pack y) {                             // NaN if one is NaN
   return _mm256_blendv_ps(_mm256_max_ps(x, y), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
-TARGET inline Pack where_below(Pack v, Pack low) {  // low where v is below zero or NaN
+TARGET inline Pack where_below(Pack v, Pack low) {  // low if v is below zero or NaN
   return _mm256_blendv_ps(low, v, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ));
 }
 TARGET inline uint64_t sign_bits(Pack v, Pack t) {
   return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(v, t, _CMP_NLT_UQ)));
 }
-// taps - 2 * count + more
+// Returns taps - 2 * count + more.
 TARGET inline Pack sum_of(const uint16_t* count, int taps, const int32_t* more) {
   __m256i sum = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)count));
   sum = _mm256_sub_epi32(_mm256_set1_epi32(taps), _mm256_add_epi32(sum, sum));
@@ -121,7 +121,7 @@ TARGET inline uint32_t below32(const uint16_t* count, const uint16_t* limit) {
 }
 typedef __m512 Pack;
 const size_t kLanes = 16;
-const __mmask16 kAll = 0xFFFF;  // where the plain intrinsic makes GCC warn of its own header
+const __mmask16 kAll = 0xFFFF;  // for masked intrinsics: GCC warns in its header about the others
 TARGET inline Pack load(const float* from) { return _mm512_loadu_ps(from); }
 TARGET inline void store(float* to, Pack v) { _mm512_storeu_ps(to, v); }
 TARGET inline Pack one(float v) { return _mm512_set1_ps(v); }
@@ -183,7 +183,7 @@ bool supported() { return true; }
    space::add_row,  space::hardtanh_row, space::relu_row,   space::prelu_row, space::shift_row,  \
    space::bits_row, space::limits_row,   space::pool_row,   space::sum_row,   space::divide_row}
 
-// The best first; the last one runs everywhere.
+// The fastest first; the last one runs everywhere.
 const RowOps kRows[] = {
 #if defined(__x86_64__)
     ROW(avx512, avx512::finish_row), ROW(avx2, avx2::finish_row),

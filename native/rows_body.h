@@ -1,4 +1,4 @@
-// The loops of rows.h, compiled once for each instruction set: rows.cpp includes this with TARGET set.
+// The loops of rows.h; rows.cpp includes this file once per instruction set, with TARGET set.
 // No header may be included here. Products are rounded before sums (-ffp-contract=off).
 
 TARGET void counts_row(const CountsRow& r) {
@@ -33,7 +33,7 @@ TARGET void affine_row(const Row& r, const float* a, const float* b) {
   }
 }
 
-// A row whose pixels lie side by side is one long pixel, for steps that do not ask which channel it is.
+// A contiguous row is treated as one long pixel by steps that do not depend on the channel.
 TARGET inline Row joined(const Row& r, size_t other_stride) {
   const size_t n = size_t(r.n);
   if (r.from_stride != n || r.to_stride != n || other_stride != n) return r;
@@ -90,12 +90,12 @@ TARGET void shift_row(const Row& r, const float* b) {
   }
 }
 
-// Whether channel c is bit c of a pixel's words, and a panel starts with a byte: the usual case, and the fast one.
+// Returns whether channel c is bit c of the words of a pixel and panels start at a byte: the usual and fast case.
 TARGET inline bool flat(const BitsRow& to) {
   return to.first % 8 == 0 && (to.group_words * 64 == to.group_in || to.channels == to.group_in);
 }
 
-// Up to eight bits wherever they belong, one at a time.
+// Writes up to eight bits one by one.
 TARGET inline void put_bits(uint64_t* pixel, const BitsRow& to, int channel, unsigned eight, int n) {
   for (int i = 0; i < n; ++i) {
     const int group = (channel + i) / to.group_in, in = (channel + i) % to.group_in;
@@ -149,7 +149,7 @@ TARGET void limits_row(const LimitsRow& r, const BitsRow& to) {
       const int n = r.n - c < 8 ? r.n - c : 8, shift = to.first % 8;
       unsigned eight = n == 8 ? below(count + c, limit + c) : 0;
       for (int i = 0; n < 8 && i < n; ++i) eight |= unsigned(count[c + i] < limit[c + i]) << i;
-      eight ^= (unsigned(flip[0]) | unsigned(flip[1]) << 8) >> shift;  // one byte more is there
+      eight ^= (unsigned(flip[0]) | unsigned(flip[1]) << 8) >> shift;  // `flip` has one byte more
       eight &= (1u << n) - 1;
       if (bytes) *byte++ = uint8_t(eight);
       else put_bits(pixel, to, to.first + c, eight, n);
@@ -157,7 +157,8 @@ TARGET void limits_row(const LimitsRow& r, const BitsRow& to) {
   }
 }
 
-// kWide packs of channels, from c on, of one window: rows of columns [begin, end). Names, no array, stay in registers.
+// Maximum of kWide packs of channels, starting at c, over columns [begin, end). Variables instead of an array stay in
+// registers.
 template <int kWide>
 TARGET inline void pool_some(const PoolRow& r, int begin, int end, size_t c, float* to) {
   const size_t n = size_t(r.n);
@@ -205,7 +206,7 @@ TARGET void sum_row(double* to, const float* from, size_t n) {
   LOOP for (size_t i = 0; i < n; ++i) to[i] += double(from[i]);
 }
 
-// Dividing by a power of two and multiplying by its inverse give the same bits.
+// Division by a power of two equals multiplication by its inverse exactly.
 TARGET void divide_row(float* to, const double* from, double count, size_t n) {
   const uint64_t whole = uint64_t(count);
   const double inverse = 1 / count;

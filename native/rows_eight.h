@@ -1,6 +1,6 @@
-// Eight numbers as two 128-bit vectors, by the compiler's own vector types, and what rows_body.h and rows_finish.h do
-// with them: rows.cpp includes this for instruction sets that have no wider ones. Only comparisons become bits in a way
-// of their own: `narrow` (two masks of four numbers as one of eight) and `mask_bits` (that mask as eight bits) are there.
+// Eight numbers as two 128-bit vectors of the compiler, with the operations for rows_body.h and rows_finish.h; rows.cpp
+// includes this file for instruction sets without wider vectors. The including file defines `narrow` (two masks of four
+// numbers to one of eight) and `mask_bits` (this mask to eight bits), which depend on the instruction set.
 // No header may be included here. Products are rounded before sums (-ffp-contract=off).
 
 struct Pack {
@@ -20,19 +20,21 @@ inline void store(float* to, const Pack& v) {
 inline Pack one(float v) { return {Four{v, v, v, v}, Four{v, v, v, v}}; }
 inline Pack add(const Pack& x, const Pack& y) { return {x.low + y.low, x.high + y.high}; }
 inline Pack multiply(const Pack& x, const Pack& y) { return {x.low * y.low, x.high * y.high}; }
-inline Pack min(const Pack& x, const Pack& y) {  // y where one is NaN
+inline Pack min(const Pack& x, const Pack& y) {  // y if one is NaN
   return {x.low < y.low ? x.low : y.low, x.high < y.high ? x.high : y.high};
 }
-inline Pack max(const Pack& x, const Pack& y) {  // y where one is NaN
+inline Pack max(const Pack& x, const Pack& y) {  // y if one is NaN
   return {x.low > y.low ? x.low : y.low, x.high > y.high ? x.high : y.high};
 }
-inline Four larger(Four x, Four y) { return ((x > y) | (x != x)) ? x : y; }  // NaN where one is NaN
+inline Four larger(Four x, Four y) { return ((x > y) | (x != x)) ? x : y; }  // NaN if one is NaN
 inline Pack larger(const Pack& x, const Pack& y) { return {larger(x.low, y.low), larger(x.high, y.high)}; }
-inline Pack where_below(const Pack& v, const Pack& low) {  // low where v is below zero or NaN
+inline Pack where_below(const Pack& v, const Pack& low) {  // low if v is below zero or NaN
   const Four zero = {0.0f, 0.0f, 0.0f, 0.0f};
   return {v.low >= zero ? v.low : low.low, v.high >= zero ? v.high : low.high};
 }
-inline uint64_t sign_bits(const Pack& v, const Pack& t) { return mask_bits(narrow(v.low < t.low, v.high < t.high)) ^ 255u; }
+inline uint64_t sign_bits(const Pack& v, const Pack& t) {
+  return mask_bits(narrow(v.low < t.low, v.high < t.high)) ^ 255u;
+}
 inline unsigned signs(const float* x, const float* t) { return unsigned(sign_bits(load(x), load(t))); }
 inline unsigned signs_one(const float* x, float t) { return unsigned(sign_bits(load(x), one(t))); }
 
@@ -47,7 +49,7 @@ inline uint32_t below32(const uint16_t* count, const uint16_t* limit) {
          uint32_t(below(count + 24, limit + 24)) << 24;
 }
 
-// taps - 2 * count + more
+// Returns taps - 2 * count + more.
 inline Four sum_of_four(const uint16_t* count, int taps, const int32_t* more) {
   HalfEight c;
   __builtin_memcpy(&c, count, sizeof(c));

@@ -1,8 +1,9 @@
-// The register pass of rows.h, for an instruction set with a Pack of kLanes numbers: rows.cpp includes this. REST is the
-// pass of one with 8, for the channels that are left, where kLanes is more.
+// The function `finish` of rows.h for an instruction set whose Pack has kLanes numbers; rows.cpp includes this file. If
+// kLanes is more than 8, REST is the same function with 8 lanes, for the remaining channels.
 // No header may be included here. Products are rounded before sums (-ffp-contract=off).
 
-// kWide packs of channels of one pixel, which stay in registers from the counts to the bits: four names, no array.
+// kWide packs of channels of one pixel stay in registers from counts to bits. They are four variables, because
+// compilers may keep an array in memory.
 #define EACH(DO)                            \
   {                                         \
     DO(v0, 0)                               \
@@ -40,12 +41,12 @@ TARGET inline void finish_some(const CountsRow& r, const int32_t* more, const Mi
         EACH(ADD)
         break;
       }
-      case MicroKind::hardtanh: EACH(HARDTANH) break;  // the second operand is the answer where one is NaN
+      case MicroKind::hardtanh: EACH(HARDTANH) break;  // min and max return the second operand if one is NaN
       case MicroKind::relu: EACH(RELU) break;
       case MicroKind::prelu: EACH(PRELU) break;
       case MicroKind::shift: EACH(SHIFT) break;
       case MicroKind::store: {
-        float* to = m->to + x * m->stride + c;  // once: the compiler must think that a store may change what m has
+        float* to = m->to + x * m->stride + c;  // read once: the compiler must assume that a store changes *m
         EACH(STORE)
         break;
       }

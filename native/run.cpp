@@ -10,7 +10,7 @@
 namespace lcrbnn {
 namespace {
 
-// One stage of one image, as its workers see it.
+// One stage of one image, shared by its workers.
 struct Job {
   const Graph& graph;
   const std::vector<NodeData>& data;
@@ -25,17 +25,17 @@ struct Job {
   char* at(int buffer) const { return workers[0].arena + plan.buffers[size_t(buffer)].offset; }
   const float* floats(int buffer) const { return buffer == 0 ? image : reinterpret_cast<const float*>(at(buffer)); }
 
-  void block(int begin, int end, int worker) const;
-  void binary(int begin, int end, int worker) const;
-  void sums(int y, int first, int n, const uint16_t* counts) const;
-  void head_row(int y, int worker) const;
+  void run_rows(int begin, int end, int worker) const;
+  void run_binary_conv(int begin, int end, int worker) const;
+  void store_sums(int y, int first, int n, const uint16_t* counts) const;
+  void run_head_row(int y, int worker) const;
   float* ring(int worker) const;
-  void feed(int y, int worker, bool goes_on) const;
-  void steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
+  void run_feeder_row(int y, int worker, bool goes_on) const;
+  void run_steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
              const uint16_t* counts) const;
-  void bits(const Step&, int y, int first, int n, const float* now, size_t stride, const uint16_t* counts) const;
+  void write_bits(const Step&, int y, int first, int n, const float* now, size_t stride, const uint16_t* counts) const;
   BitsRow bits_row(const Step&, int y, int first) const;
-  int micros(int y, int first, Micro* list) const;
+  int list_micros(int y, int first, Micro* list) const;
 };
 
 const int32_t* correction_of(const NodeData& d, int y) {
@@ -50,7 +50,7 @@ BitsRow Job::bits_row(const Step& step, int y, int first) const {
   row.group_words = step.group_words;
   row.first = first;
   row.channels = stage->out.c;
-  // Whole bytes are written and other bits added: the first panel clears the row where that does not fill all of it.
+  // Kernels write whole bytes and OR single bits. The first panel clears the row if some bytes are not written whole.
   const BConv& made = data[size_t(stage->node)].bconv;
   const bool odd = stage->head == Head::bconv && made.groups > 1 && made.group_out() % 8;
   if (first == 0 && (odd || step.group_in % 64 || stage->out.c % 64))
@@ -58,7 +58,7 @@ BitsRow Job::bits_row(const Step& step, int y, int first) const {
   return row;
 }
 
-void Job::bits(const Step& step, int y, int first, int n, const float* now, size_t stride,
+void Job::write_bits(const Step& step, int y, int first, int n, const float* now, size_t stride,
                const uint16_t* counts) const {
   const BitsRow to = bits_row(step, y, first);
   if (stage->limits) {
@@ -87,14 +87,14 @@ void Job::bits(const Step& step, int y, int first, int n, const float* now, size
   ops.bits(row, &mean, true, to);
 }
 
-// The steps on channels [first, first + n) of row y, which stand in `now`.
-void Job::steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
+// Runs the steps on channels [first, first + n) of row y, which are in `now`.
+void Job::run_steps(int y, int first, int n, const float* now, size_t stride, float* tile, size_t tile_stride,
                 const uint16_t* counts) const {
   const size_t width = size_t(stage->out.w), all = size_t(stage->out.c),
                offset = size_t(y) * width * all + size_t(first);
   for (const Step& step : stage->steps) {
     if (step.kind == StepKind::bits) {
-      bits(step, y, first, n, now, stride, counts);
+      write_bits(step, y, first, n, now, stride, counts);
       continue;
     }
     Row row{now,
@@ -126,8 +126,8 @@ void Job::steps(int y, int first, int n, const float* now, size_t stride, float*
   }
 }
 
-// The steps of a stage on row y as what is done to registers: a buffer is written where the next step has another one.
-int Job::micros(int y, int first, Micro* list) const {
+// Lists the steps of a stage on row y as register operations; a value is stored when the next step has another buffer.
+int Job::list_micros(int y, int first, Micro* list) const {
   const size_t all = size_t(stage->out.c), offset = size_t(y) * size_t(stage->out.w) * all + size_t(first);
   int count = 0, to = stage->to;
   const auto store = [&] {
@@ -160,7 +160,7 @@ int Job::micros(int y, int first, Micro* list) const {
   return count;
 }
 
-void Job::sums(int y, int first, int n, const uint16_t* counts) const {
+void Job::store_sums(int y, int first, int n, const uint16_t* counts) const {
   const NodeData& d = data[size_t(stage->node)];
   const BConv& c = d.bconv;
   const int32_t* more = correction_of(d, y);
@@ -173,7 +173,7 @@ void Job::sums(int y, int first, int n, const uint16_t* counts) const {
     }
 }
 
-void Job::binary(int begin, int end, int worker) const {
+void Job::run_binary_conv(int begin, int end, int worker) const {
   const NodeData& d = data[size_t(stage->node)];
   const BConv& c = d.bconv;
   const BKernel& kernel = *d.kernel;
@@ -187,13 +187,13 @@ void Job::binary(int begin, int end, int worker) const {
     const int n = std::min(kernel.panel, c.group_out() - inside);
     for (int y = begin; y < end; ++y) {
       kernel.row(c, d.weight, scratch, y, p, counts);
-      if (probe && probe->node == stage->node) sums(y, first, n, counts);
+      if (probe && probe->node == stage->node) store_sums(y, first, n, counts);
       float* to =
           stage->to == kTile ? tile : reinterpret_cast<float*>(at(stage->to)) + size_t(y) * width * all + size_t(first);
       const size_t stride = stage->to == kTile ? size_t(n) : all;
       if (stage->limits) {
         for (const Step& step : stage->steps)
-          if (step.kind == StepKind::bits) bits(step, y, first, n, nullptr, 0, counts);
+          if (step.kind == StepKind::bits) write_bits(step, y, first, n, nullptr, 0, counts);
         continue;
       }
       CountsRow row{};
@@ -210,18 +210,18 @@ void Job::binary(int begin, int end, int worker) const {
       }
       if (stage->micro && ops.finish) {
         Micro list[kMostMicros];
-        const int count = micros(y, first, list);
+        const int count = list_micros(y, first, list);
         ops.finish(row, list, count);
         continue;
       }
       row.to = to, row.to_stride = stride;
       ops.counts(row);
-      steps(y, first, n, to, stride, tile, size_t(n), counts);
+      run_steps(y, first, n, to, stride, tile, size_t(n), counts);
     }
   }
 }
 
-void Job::head_row(int y, int worker) const {
+void Job::run_head_row(int y, int worker) const {
   const Stage& s = *stage;
   const Node& node = graph.nodes[size_t(s.node)];
   const float* from = s.feeder < 0 ? floats(s.from) : nullptr;
@@ -241,26 +241,26 @@ void Job::head_row(int y, int worker) const {
   }
 }
 
-// Where a worker keeps the rows of a pool's window, after the scratch of the convolution that makes them.
+// Returns a worker's ring of rows for the window of a pool, after the scratch of the convolution that computes them.
 float* Job::ring(int worker) const {
   const size_t own = fconv_scratch_floats(data[size_t(plan.stages[size_t(stage->feeder)].node)].fconv);
   return reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch) + (own + 15) / 16 * 16;
 }
 
-// Row y of what the stage pools; it goes on where the row before it was the worker's last one.
-void Job::feed(int y, int worker, bool goes_on) const {
-  Job made = *this;
-  made.stage = &plan.stages[size_t(stage->feeder)];
-  const NodeData& d = data[size_t(made.stage->node)];
+// Computes input row y of a pool; `goes_on` if the previous call of the worker computed row y - 1.
+void Job::run_feeder_row(int y, int worker, bool goes_on) const {
+  Job feeder = *this;
+  feeder.stage = &plan.stages[size_t(stage->feeder)];
+  const NodeData& d = data[size_t(feeder.stage->node)];
   const size_t all = size_t(stage->in.c), slot = size_t(y % graph.nodes[size_t(stage->node)].window.kh);
   float* row = ring(worker) + slot * size_t(stage->in.w) * all;
-  fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(made.stage->from), row,
+  fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(feeder.stage->from), row,
              reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, y + 1, goes_on);
-  made.steps(y, 0, stage->in.c, row, all, row, all, nullptr);
+  feeder.run_steps(y, 0, stage->in.c, row, all, row, all, nullptr);
 }
 
-// Rows [begin, end) of a stage, and what depends on no other row.
-void Job::block(int begin, int end, int worker) const {
+// Runs rows [begin, end) of a stage.
+void Job::run_rows(int begin, int end, int worker) const {
   const Stage& s = *stage;
   const size_t width = size_t(s.out.w), all = size_t(s.out.c), line = width * all;
   float* tile = reinterpret_cast<float*>(workers[worker].tile);
@@ -270,29 +270,29 @@ void Job::block(int begin, int end, int worker) const {
     return;
   }
   if (s.head == Head::bconv) {
-    binary(begin, end, worker);
+    run_binary_conv(begin, end, worker);
   } else if (s.head == Head::conv) {
     const NodeData& d = data[size_t(s.node)];
     float* to = reinterpret_cast<float*>(at(s.to));
-    const int some = std::max<int>(1, int(65536 / (line * 4)));  // rows that stay near until their steps are done
+    const int some = std::max<int>(1, int(65536 / (line * 4)));  // rows that stay in the cache for their steps
     for (int y = begin; y < end; y += some) {
       const int last = std::min(end, y + some);
       fconv_rows(*d.path, d.fconv, static_cast<const float*>(d.weight), d.bias, floats(s.from), to + size_t(y) * line,
                  reinterpret_cast<float*>(workers[worker].tile + plan.tile_scratch), y, last, y > begin);
-      for (int r = y; r < last; ++r) steps(r, 0, s.out.c, to + size_t(r) * line, all, tile, all, nullptr);
+      for (int r = y; r < last; ++r) run_steps(r, 0, s.out.c, to + size_t(r) * line, all, tile, all, nullptr);
     }
   } else {
     const bool load = s.head == Head::load || s.head == Head::image_mean;
     const float* map = load ? floats(s.from) : reinterpret_cast<const float*>(at(s.to));
-    int fed = -2;  // the last row that its feeder has made
+    int fed = -2;  // the last row that the feeder has computed
     for (int y = begin; y < end; ++y) {
       if (s.feeder >= 0) {
         const Window& w = graph.nodes[size_t(s.node)].window;
         const Range rows = seen(y, s.in.h, w.kh, w.sy, w.top);
-        for (int r = std::max(fed + 1, rows.begin); r < rows.end; fed = r++) feed(r, worker, r == fed + 1);
+        for (int r = std::max(fed + 1, rows.begin); r < rows.end; fed = r++) run_feeder_row(r, worker, r == fed + 1);
       }
-      if (!load) head_row(y, worker);
-      steps(y, 0, s.out.c, map + size_t(y) * line, all, tile, all, nullptr);
+      if (!load) run_head_row(y, worker);
+      run_steps(y, 0, s.out.c, map + size_t(y) * line, all, tile, all, nullptr);
     }
   }
   for (const Step& step : s.steps)
@@ -303,10 +303,10 @@ void Job::block(int begin, int end, int worker) const {
     }
 }
 
-void run_block(void* context, int task, int worker) {
+void run_task(void* context, int task, int worker) {
   const Job& job = *static_cast<const Job*>(context);
   const auto edge = [&job](int i) { return int(int64_t(job.rows) * i / job.tasks); };
-  job.block(edge(task), edge(task + 1), worker);
+  job.run_rows(edge(task), edge(task + 1), worker);
 }
 
 }  // namespace
@@ -321,10 +321,10 @@ void run_image(const Graph& graph, const std::vector<NodeData>& data, const Plan
     if (stage.feeds) continue;
     job.stage = &stage;
     job.rows = stage.out.h;
-    // Few large tasks: weights are read once a task. More of them where there are rows enough, for an even end.
+    // Few large tasks, because each task reads the weights once. With many rows, more tasks balance the load better.
     job.tasks = threads <= 1 ? 1 : std::min(job.rows, job.rows >= 8 * threads ? 2 * threads : threads);
     const int phases = stage.head == Head::image_mean ? 2 : 1;
-    for (job.phase = 0; job.phase < phases; ++job.phase) parallel(threads, job.tasks, run_block, &job);
+    for (job.phase = 0; job.phase < phases; ++job.phase) parallel(threads, job.tasks, run_task, &job);
     const clock::time_point after = clock::now();
     workers[0].nanoseconds[stage.feeder < 0 ? i : size_t(stage.feeder)] +=
         uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count());

@@ -1,4 +1,4 @@
-// Running a plan: no allocation and no decision, only rows.
+// Executes a plan, without allocations.
 #pragma once
 #include <cstdint>
 
@@ -6,20 +6,20 @@
 
 namespace lcrbnn {
 
-// What one worker works in. The arena of the first one of a call holds the values.
+// Memory of one worker. The arena of the first worker of a call has the values.
 struct Workspace {
   char* arena = nullptr;
   char* tile = nullptr;
-  uint64_t* nanoseconds = nullptr;  // by stage, added up
+  uint64_t* nanoseconds = nullptr;  // total time per stage
 };
 
-// The sums of one convolution, asked for by a test.
+// Output of the integer sums of one convolution, for tests.
 struct Probe {
   int node = -1;
   int32_t* sums = nullptr;  // [out_h][out_w][out_c]
 };
 
-// One image; workers[i] for i below threads. The answer lies in value_of(plan, its last value) until the next run.
+// Runs one image with `threads` workers. The result is value_of(plan, last value), valid until the next run.
 void run_image(const Graph&, const std::vector<NodeData>&, const Plan&, const RowOps&, const float* image,
                Workspace* workers, int threads, const Probe* probe);
 

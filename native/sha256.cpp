@@ -45,7 +45,7 @@ void blocks_plain(uint32_t state[8], const uint8_t* data, size_t count) {
 }
 
 #if defined(__x86_64__)
-// The instructions of the CPU, about six times as fast: a large file is hashed at each load.
+// Uses the SHA instructions of the CPU, which are about six times as fast. Large files are hashed at each load.
 __attribute__((target("sha,sse4.1"))) void blocks_sha(uint32_t state[8], const uint8_t* data, size_t count) {
   const __m128i order = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   const __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i*)state), 0xB1);        // CDAB

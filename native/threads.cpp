@@ -23,7 +23,7 @@ void parallel(int, int tasks, Task run, void* context) {
 namespace lcrbnn {
 namespace {
 
-const int kSpins = 4000;  // some ten microseconds: the time between two stages
+const int kSpins = 4000;  // about ten microseconds, the time between two stages
 
 inline void rest() {
 #if defined(__x86_64__)
@@ -33,8 +33,8 @@ inline void rest() {
 #endif
 }
 
-// What is to be done, as one number: which job it is, how many helpers it may have, its tasks and the next one to take.
-// Who takes a task swaps the whole number, so that a helper that comes late takes nothing of a job that has ended.
+// The current job as one number: job number, number of helpers, number of tasks, and next task. A thread takes a task
+// by a compare-and-swap of the whole number, so that a late helper cannot take a task of a job that has ended.
 struct Ticket {
   uint64_t bits;
   int next() const { return int(bits & 0xFFFF); }
@@ -53,15 +53,15 @@ struct Pool {
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<uint64_t> ticket{0};
-  std::atomic<int> asleep{0}, pending{0};  // pending: tasks that are not done
+  std::atomic<int> asleep{0}, pending{0};  // pending: unfinished tasks
   Task run = nullptr;
   void* context = nullptr;
-  int helpers = 0;  // how many there are
+  int helpers = 0;  // number of worker threads
   const pid_t owner = getpid();
 
   Ticket now() const { return {ticket.load(std::memory_order_acquire)}; }
 
-  // Takes tasks while there are any: nobody waits for a helper that has none.
+  // Runs tasks until none is left. The caller does not wait for helpers without a task.
   void work(int worker) {
     for (Ticket t = now(); t.left() && worker <= t.helpers();) {
       if (!ticket.compare_exchange_weak(t.bits, t.bits + 1, std::memory_order_acq_rel, std::memory_order_acquire))
@@ -93,7 +93,7 @@ struct Pool {
       try {
         std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();
       } catch (const std::system_error&) {
-        return;  // fewer then
+        return;  // continue with fewer helpers
       }
 #else
       std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();
@@ -105,7 +105,7 @@ struct Pool {
 
 std::atomic<Pool*> the_pool{nullptr};
 
-// After a fork the workers are not there: a child makes a pool of its own. Pools are never freed, for workers use them.
+// After a fork, the child has no workers, so it creates another pool. Pools are never freed, because workers use them.
 Pool* pool() {
   Pool* now = the_pool.load();
   while (!now || now->owner != getpid()) {

@@ -1,9 +1,9 @@
-// Workers that stay: a call hands out numbered tasks and returns when all are done.
+// A pool of permanent worker threads: a call distributes numbered tasks and returns when all are done.
 #pragma once
 
 #if defined(__wasm__)
 namespace lcrbnn {
-struct Mutex {};  // there is one thread
+struct Mutex {};  // WebAssembly has one thread
 struct Lock {
   explicit Lock(Mutex&) {}
 };
@@ -22,8 +22,8 @@ using Task = void (*)(void* context, int task, int worker);
 
 const int kMostThreads = 256, kMostTasks = 60000;
 
-// Runs task 0 .. tasks - 1, at most kMostTasks, on up to `threads` threads, the caller among them (worker 0). If the
-// workers are busy with another call, the caller does it all: who computes never changes what is computed.
+// Runs tasks 0 to tasks - 1, at most kMostTasks, on up to `threads` threads, including the caller (worker 0). If the
+// workers are busy with another call, the caller runs all tasks itself. The results are the same in both cases.
 void parallel(int threads, int tasks, Task, void* context);
 
 }  // namespace lcrbnn

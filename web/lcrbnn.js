@@ -1,21 +1,21 @@
-// The engine in a page or in node, as WebAssembly, without dependencies.
+// The engine as WebAssembly, for web pages and node, without dependencies.
 //
 //   import { load } from "./lcrbnn.js";
-//   const engine = await load("engine.wasm");                      // an address, or the bytes
+//   const engine = await load("engine.wasm");                      // a URL, or the bytes
 //   const model = engine.open(await (await fetch("model.bnn")).arrayBuffer());
 //   model.shape, model.classes, model.input                        // [h, w, c], names, {top, mean, std, margin}
-//   model.kernels                                                  // what computes each node, such as "simd128"
+//   model.kernels                                                  // kernel of each node, such as "simd128"
 //   const logits = model.run(numbers);                             // Float32Array, [n][h][w][c], normalised
 //   const others = model.pixels(bytes);                            // Uint8Array, [n][h][w][c], from 0 to 255
 //   model.close();
 //
-// What the engine refuses is an Error with its sentence.
+// If the engine rejects an argument, an Error with its message is thrown.
 
-const MESSAGE = 320; // bytes of a sentence
-const BAD_DESCRIPTOR = 8, NOT_THERE = 52; // what WASI calls "no such folder" and "no such function"
+const MESSAGE = 320; // bytes of an error message
+const BAD_DESCRIPTOR = 8, NOT_SUPPORTED = 52; // WASI error codes for "no such folder" and "no such function"
 
-// The few calls of an operating system that the C library makes: there are neither files nor variables here.
-function system(memory) {
+// The system calls that the C library needs. There are no files and no environment variables.
+function systemCalls(memory) {
   const view = () => new DataView(memory().buffer);
   return {
     clock_time_get(_id, _precision, at) {
@@ -35,21 +35,21 @@ function system(memory) {
   };
 }
 
-// Compile the engine: from an address (or a Response), or from its bytes.
+// Compile the engine from a URL, a Response, or its bytes.
 export async function load(source) {
-  const bytes = source instanceof ArrayBuffer || ArrayBuffer.isView(source) ? source : await fetched(source);
+  const bytes = source instanceof ArrayBuffer || ArrayBuffer.isView(source) ? source : await fetchBytes(source);
   const module = await WebAssembly.compile(bytes);
   let exports;
-  const known = system(() => exports.memory);
+  const calls = systemCalls(() => exports.memory);
   const imports = {};
   for (const { module: from, name } of WebAssembly.Module.imports(module))
-    (imports[from] ??= {})[name] = known[name] ?? (() => NOT_THERE);
+    (imports[from] ??= {})[name] = calls[name] ?? (() => NOT_SUPPORTED);
   exports = (await WebAssembly.instantiate(module, imports)).exports;
   exports._initialize();
   return new Engine(exports);
 }
 
-async function fetched(source) {
+async function fetchBytes(source) {
   const response = await (source instanceof Response ? source : fetch(source));
   if (!response.ok) throw new Error(`${response.url || source} cannot be read: ${response.status}`);
   return response.arrayBuffer();
@@ -62,7 +62,7 @@ class Engine {
     this.#exports = exports;
   }
 
-  // Open the bytes of a .bnn file; they are copied. A kernel is "simd128" or "scalar"; without one, the best.
+  // Open the bytes of a .bnn file, which are copied. The kernel is "simd128" or "scalar"; the default is the fastest.
   open(bytes, kernel = "") {
     return new Model(this.#exports, bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), kernel);
   }
@@ -74,109 +74,109 @@ class Model {
 
   constructor(exports, bytes, kernel) {
     this.#exports = exports;
-    const held = this.#given(bytes);
-    const name = this.#given(new TextEncoder().encode(`${kernel}\0`));
-    const out = this.#room(4);
+    const input = this.#copyIn(bytes);
+    const name = this.#copyIn(new TextEncoder().encode(`${kernel}\0`));
+    const out = this.#allocate(4);
     try {
-      this.#checked((message) => exports.lcrbnn_open_memory(held, bytes.length, 0, name, out, message, MESSAGE));
-      this.#model = this.#words(out, 1)[0];
+      this.#call((message) => exports.lcrbnn_open_memory(input, bytes.length, 0, name, out, message, MESSAGE));
+      this.#model = this.#readWords(out, 1)[0];
     } finally {
-      exports.free(held);
+      exports.free(input);
       exports.free(name);
       exports.free(out);
     }
-    const info = this.#room(64);
+    const info = this.#allocate(64);
     exports.lcrbnn_get_info(this.#model, info);
-    const [height, width, channels, classes, nodes] = this.#words(info, 5);
+    const [height, width, channels, classes, nodes] = this.#readWords(info, 5);
     exports.free(info);
     this.shape = [height, width, channels];
-    this.classes = Array.from({ length: classes }, (_, i) => this.#text(exports.lcrbnn_class_name(this.#model, i)));
-    this.kernels = Array.from({ length: nodes }, (_, i) => this.#text(exports.lcrbnn_node_kernel(this.#model, i)));
-    this.input = { margin: 1, ...graph(bytes).input };
+    this.classes = Array.from({ length: classes }, (_, i) => this.#readText(exports.lcrbnn_class_name(this.#model, i)));
+    this.kernels = Array.from({ length: nodes }, (_, i) => this.#readText(exports.lcrbnn_node_kernel(this.#model, i)));
+    this.input = { margin: 1, ...parseGraph(bytes).input };
   }
 
-  // Logits [n][classes] of images [n][h][w][c], float32, normalised as `input` says.
+  // Return logits [n][classes] of float32 images [n][h][w][c], normalised with the values of `input`.
   run(numbers) {
-    return this.#answer(numbers instanceof Float32Array ? numbers : new Float32Array(numbers), this.#exports.lcrbnn_run);
+    return this.#run(numbers instanceof Float32Array ? numbers : new Float32Array(numbers), this.#exports.lcrbnn_run);
   }
 
-  // The same of pictures of 8 bits, 0 to 255, which the engine scales to 0 to `input.top` and normalises.
+  // The same for 8-bit images, 0 to 255, which the engine scales to 0 to `input.top` and normalises.
   pixels(bytes) {
-    return this.#answer(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), this.#exports.lcrbnn_run_pixels);
+    return this.#run(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes), this.#exports.lcrbnn_run_pixels);
   }
 
-  // Free its memory; it cannot be used any more.
+  // Free the memory; the model cannot be used afterwards.
   close() {
     this.#exports.lcrbnn_close(this.#model);
     this.#model = 0;
   }
 
-  #answer(images, run) {
+  #run(images, run) {
     if (!this.#model) throw new Error("this model is closed");
-    const one = this.shape[0] * this.shape[1] * this.shape[2];
-    const n = images.length / one;
+    const numbersPerImage = this.shape[0] * this.shape[1] * this.shape[2];
+    const n = images.length / numbersPerImage;
     if (!Number.isInteger(n) || n === 0)
-      throw new Error(`images must be a multiple of ${one} numbers (${this.shape.join(" x ")}); got ${images.length}`);
+      throw new Error(`images must be a multiple of ${numbersPerImage} numbers (${this.shape.join(" x ")}); got ${images.length}`);
     const count = n * this.classes.length;
-    const held = this.#given(new Uint8Array(images.buffer, images.byteOffset, images.byteLength));
-    const out = this.#room(count * 4);
+    const input = this.#copyIn(new Uint8Array(images.buffer, images.byteOffset, images.byteLength));
+    const out = this.#allocate(count * 4);
     try {
-      this.#checked((message) => run(this.#model, held, n, out, 1, message, MESSAGE));
+      this.#call((message) => run(this.#model, input, n, out, 1, message, MESSAGE));
       return new Float32Array(this.#exports.memory.buffer.slice(out, out + count * 4));
     } finally {
-      this.#exports.free(held);
+      this.#exports.free(input);
       this.#exports.free(out);
     }
   }
 
-  #checked(call) {
-    const message = this.#room(MESSAGE);
+  #call(call) {
+    const message = this.#allocate(MESSAGE);
     try {
-      if (call(message) !== 0) throw new Error(this.#text(message));
+      if (call(message) !== 0) throw new Error(this.#readText(message));
     } finally {
       this.#exports.free(message);
     }
   }
 
-  #room(bytes) {
-    const at = this.#exports.malloc(Math.max(bytes, 1));
-    if (!at) throw new Error("there is not enough memory");
-    return at;
+  #allocate(bytes) {
+    const pointer = this.#exports.malloc(Math.max(bytes, 1));
+    if (!pointer) throw new Error("there is not enough memory");
+    return pointer;
   }
 
-  #given(bytes) {
-    const at = this.#room(bytes.length);
-    new Uint8Array(this.#exports.memory.buffer, at, bytes.length).set(bytes);
-    return at;
+  #copyIn(bytes) {
+    const pointer = this.#allocate(bytes.length);
+    new Uint8Array(this.#exports.memory.buffer, pointer, bytes.length).set(bytes);
+    return pointer;
   }
 
-  #words(at, count) {
+  #readWords(at, count) {
     return new Uint32Array(this.#exports.memory.buffer, at, count);
   }
 
-  #text(at) {
+  #readText(at) {
     const bytes = new Uint8Array(this.#exports.memory.buffer, at);
     return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   }
 }
 
-// The graph of a file that the engine has accepted.
-function graph(bytes) {
+// Return the graph of a file that the engine has accepted.
+function parseGraph(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const at = Number(view.getBigUint64(24, true)), size = Number(view.getBigUint64(32, true));
   return JSON.parse(new TextDecoder().decode(bytes.subarray(at, at + size)));
 }
 
-// As many probabilities as there are logits.
+// Return the softmax of the logits.
 export function probabilities(logits) {
-  const most = Math.max(...logits);
-  const powers = Array.from(logits, (value) => Math.exp(value - most));
+  const largest = Math.max(...logits);
+  const powers = Array.from(logits, (value) => Math.exp(value - largest));
   const sum = powers.reduce((a, b) => a + b, 0);
   return powers.map((value) => value / sum);
 }
 
-// Which part of a picture is shown to a model: left, top, width, height. Its shorter side becomes `margin` times the
-// input's, and the middle is taken.
+// Return the part of a picture that a model gets: left, top, width, height. The shorter side is resized to `margin`
+// times that of the input, then the centre is cropped.
 export function middle(width, height, model) {
   const [h, w] = model.shape;
   const scale = Math.min(width / w, height / h) / model.input.margin;

@@ -1,4 +1,4 @@
-"""`lcrbnn analyze`."""
+"""`lcrbnn analyze`: norms, sensitivity, sign flips and σ ratios of trained networks."""
 
 from __future__ import annotations
 
@@ -7,88 +7,85 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli._given import SPACED, ZOO, find_groups, find_subject
-from lcrbnn.cli.train import add_options
-from lcrbnn.errors import number
+from lcrbnn.cli.model_arguments import IMAGE_SELECTION_HELP, add_group_arguments, find_groups, load_evaluated_model
+from lcrbnn.cli.run_options import add_data_folder_option, add_device_option
+from lcrbnn.errors import check_number
+
+EXAMPLES = (
+    "lcrbnn analyze runs/digits",
+    "lcrbnn analyze none=runs/none lcr=runs/lcr --per-layer -o records/analyze",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Runs in groups, and where the records go."""
-    add_groups(parser)
-    parser.add_argument("--images", type=int, default=256, help=f"training images that are looked at: {SPACED}")
-    parser.add_argument("--layers", action="store_true", help="a line a layer too")
-    add_options(parser)
-
-
-def add_groups(parser: argparse.ArgumentParser) -> None:
-    """Runs, or networks of the zoo, that are compared seed by seed, and a folder of records."""
+    """Add the runs, the record folder and the options of the analysis."""
+    add_group_arguments(parser)
     parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        help=f"folder of a run, or of its seed-N folders, or {ZOO}; GROUP=FOLDER or GROUP=zoo:NAME gives it another "
-        "name; several groups are compared with the first, seed by seed",
+        "--num-images", type=int, default=256, metavar="N", help=f"number of training images: {IMAGE_SELECTION_HELP}"
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="of the records, FOLDER/GROUP/seed-N.json, of networks of the zoo too; none is written if not said; a run "
-        "that has one there with the same settings is not measured again",
-    )
+    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
+    add_device_option(parser)
+    add_data_folder_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measure each network, write its record, print the comparison."""
-    from lcrbnn.analyze.robust import PARTS, SUMMARY, analyze_some, settings_of
-    from lcrbnn.study.groups import compare, measured
-    from lcrbnn.train.options import Options
+    """Measure each network, write its record and print the comparison."""
+    from lcrbnn.evaluation.analysis.analyze import NUM_PARTS, SUMMARY_TITLES, analyze_model, build_analysis_settings
+    from lcrbnn.evaluation.seed_groups import measure_groups, render_group_comparison
+    from lcrbnn.train.setup.options import RunOptions
 
-    number(args.images, "--images", low=2, high=10_000, whole=True)
-    options = Options(args.device, args.data_folder)
+    check_number(args.num_images, "--num-images", low=2, high=10_000, integer=True)
+    options = RunOptions(args.device, args.data_folder)
 
-    def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
-        subject = find_subject(run)
-        return analyze_some(subject.model, subject.row, options, args.images, tick)
+    def measure(run: Path, settings: dict[str, Any], report_progress: Callable[[str], None]) -> dict[str, Any]:
+        evaluated_model = load_evaluated_model(run)
+        return analyze_model(evaluated_model.model, evaluated_model.dataset, options, args.num_images, report_progress)
 
-    found = measured(
+    figures_by_group = measure_groups(
         args.out,
         find_groups(args.runs),
         "analyze",
-        lambda run: settings_of(find_subject(run).said, args.images),
+        lambda run: build_analysis_settings(load_evaluated_model(run).record_settings, args.num_images),
         measure,
-        PARTS,
-        holds=lambda found: "summary" in found,
+        NUM_PARTS,
+        is_complete=lambda figures: "summary" in figures,
     )
-    print(compare({g: {s: one["summary"] for s, one in runs.items()} for g, runs in found.items()}, SUMMARY))
-    if args.layers:
-        rows = _layer_rows(found)
-        for title, (names, figures) in rows.items():
-            print(f"\n{title}\n{compare(figures, names)}")
+    summaries = {
+        group: {seed: figures["summary"] for seed, figures in runs.items()} for group, runs in figures_by_group.items()
+    }
+    print(render_group_comparison(summaries, SUMMARY_TITLES))
+    if args.per_layer:
+        tables = _build_layer_tables(figures_by_group)
+        for title, (row_titles, values_by_group) in tables.items():
+            print(f"\n{title}\n{render_group_comparison(values_by_group, row_titles)}")
     return 0
 
 
-def _layer_rows(found: dict[str, dict[int, Any]]) -> dict[str, Any]:
-    """Titles of tables, each with its lines and figures."""
+def _build_layer_tables(figures_by_group: dict[str, dict[int, Any]]) -> dict[str, Any]:
+    """Return row titles and values of each table per layer, by the title of the table. Empty tables are left out."""
 
-    def table(pick: Any) -> tuple[dict[str, str], dict[str, dict[int, dict[str, float]]]]:
-        figures = {g: {s: pick(one) for s, one in runs.items()} for g, runs in found.items()}
-        names = next((list(one) for runs in figures.values() for one in runs.values() if one), [])
-        return {name: name for name in names}, figures
+    def build_table(select_values: Any) -> tuple[dict[str, str], dict[str, dict[int, dict[str, float]]]]:
+        values_by_group = {
+            group: {seed: select_values(figures) for seed, figures in runs.items()}
+            for group, runs in figures_by_group.items()
+        }
+        layers = next((list(values) for runs in values_by_group.values() for values in runs.values() if values), [])
+        return {name: name for name in layers}, values_by_group
 
     tables = {
-        "operator norms, batch norm folded in, lower ends": table(
-            lambda one: {n: v["low"] for n, v in one["norms"].items()}
+        "operator norms with folded batch norm, lower bounds": build_table(
+            lambda figures: {n: v["low"] for n, v in figures["norms"].items()}
         ),
-        "sign flips, percent, noise 0.08": table(
-            lambda one: {n: 100 * v for n, v in one["flips"].get("0.08", {}).items()}
+        "sign flips, percent, noise 0.08": build_table(
+            lambda figures: {n: 100 * v for n, v in figures["flips"].get("0.08", {}).items()}
         ),
-        "sigma_B / sigma_F, Eq. 8, unit maps": table(
-            lambda one: {n: v["eq8-unit"] for n, v in (one["ratios"] or {}).items()}
+        "sigma_B / sigma_F, Eq. 8, l2-normalized activations": build_table(
+            lambda figures: {n: v["eq8-unit"] for n, v in (figures["ratios"] or {}).items()}
         ),
-        "off-diagonal |cosine| of the maps as binarised": table(
-            lambda one: {n: v["binary"]["cosine"] for n, v in one["likeness"].items() if "binary" in v}
+        "off-diagonal |cosine| of the binary activations": build_table(
+            lambda figures: {
+                n: v["binary"]["cosine"] for n, v in figures["activation_correlation"].items() if "binary" in v
+            }
         ),
     }
-    return {title: one for title, one in tables.items() if one[0]}
+    return {title: (layers, values_by_group) for title, (layers, values_by_group) in tables.items() if layers}

@@ -1,4 +1,4 @@
-"""`lcrbnn attack`."""
+"""`lcrbnn attack`: accuracy of trained networks under adversarial attacks."""
 
 from __future__ import annotations
 
@@ -7,85 +7,125 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli._given import SPACED, find_groups, find_subject
-from lcrbnn.cli.analyze import add_groups
-from lcrbnn.cli.train import add_options
-from lcrbnn.errors import InputError, number
+from lcrbnn.cli.model_arguments import IMAGE_SELECTION_HELP, add_group_arguments, find_groups, load_evaluated_model
+from lcrbnn.cli.run_options import add_data_folder_option, add_device_option
+from lcrbnn.errors import InputError, check_number
+
+EXAMPLES = (
+    "lcrbnn attack zoo:digits-resnet8-irnet --num-images 100",
+    "lcrbnn attack none=runs/none lcr=runs/lcr --eps 2/255 -o records/attack",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Runs in groups, the attacks, and how much of them."""
-    from lcrbnn.attack.table import ATTACKS
+    """Add the runs, the record folder and the options of the attacks."""
+    from lcrbnn.evaluation.attacks.attack_registry import ATTACKS
 
-    add_groups(parser)
-    parser.add_argument("--images", type=int, default=1000, help=f"test images: {SPACED}")
+    add_group_arguments(parser)
     parser.add_argument(
-        "--eps", nargs="+", default=["2/255", "8/255"], metavar="EPS", help="how far a pixel may move, of its range"
+        "--num-images", type=int, default=1000, metavar="N", help=f"number of test images: {IMAGE_SELECTION_HELP}"
+    )
+    parser.add_argument(
+        "--eps",
+        nargs="+",
+        default=["2/255", "8/255"],
+        metavar="EPS",
+        help="largest change of a pixel, as a fraction of its range",
     )
     names = ", ".join(ATTACKS)
-    parser.add_argument("--attacks", nargs="+", default=[], metavar="NAME", help=f"some of {names}; all if not said")
-    parser.add_argument("--steps", type=int, help="of the gradient attacks, in place of their own")
-    parser.add_argument("--restarts", type=int, help="of PGD, in place of its own")
-    parser.add_argument("--queries", type=int, help="of the square attack, in place of its own")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    parser.add_argument("--batch", type=int, default=1000, help="images at a time")
-    add_options(parser)
+    parser.add_argument("--attacks", nargs="+", default=[], metavar="NAME", help=f"some of {names} (default: all)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="steps of the gradient attacks (default: those of each attack)"
+    )
+    parser.add_argument(
+        "--restarts", type=int, metavar="N", help="number of random restarts of the attack pgd (default: 5)"
+    )
+    parser.add_argument(
+        "--queries", type=int, metavar="N", help="queries of the Square attack (default: those of the attack)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the attacks")
+    parser.add_argument("--batch-size", type=int, default=1000, metavar="N", help="images per batch")
+    add_device_option(parser)
+    add_data_folder_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Attack each network, write its record, print the comparison, and say loudly where gradients are masked."""
-    from lcrbnn.attack.run import attack_some, chosen_attacks, parse_eps, settings_of, summary
-    from lcrbnn.study.groups import compare, measured
-    from lcrbnn.train.options import Options
+    """Attack each network, write its record, print the comparison and report masked gradients."""
+    from lcrbnn.evaluation.attacks.run_attacks import (
+        attack_model,
+        build_attack_settings,
+        parse_eps,
+        select_attacks,
+        summarize_attacks,
+    )
+    from lcrbnn.evaluation.seed_groups import measure_groups, render_group_comparison
+    from lcrbnn.train.setup.options import RunOptions
 
-    for name, low in (("images", 1), ("batch", 1), ("steps", 1), ("restarts", 1), ("queries", 2), ("seed", 0)):
+    for name, low in (("num_images", 1), ("batch_size", 1), ("steps", 1), ("restarts", 1), ("queries", 2), ("seed", 0)):
         if (value := getattr(args, name)) is not None:
-            number(value, f"--{name}", low=low, high=10**6, whole=True)
+            check_number(value, f"--{name.replace('_', '-')}", low=low, high=10**6, integer=True)
     if len(set(args.eps)) < len(args.eps):
-        raise InputError(f"--eps names one twice; got {' '.join(args.eps)}")
+        raise InputError(f"--eps contains a value twice; got {' '.join(args.eps)}")
     for text in args.eps:
         parse_eps(text)
-    changes = {name: getattr(args, name) for name in ("steps", "restarts", "queries")}
-    attacks = chosen_attacks(args.attacks, changes)
-    options = Options(args.device, args.data_folder)
+    attack_options = {name: getattr(args, name) for name in ("steps", "restarts", "queries")}
+    attacks = select_attacks(args.attacks, attack_options)
+    options = RunOptions(args.device, args.data_folder)
 
-    def measure(run: Path, settings: dict[str, Any], tick: Callable[[str], None]) -> dict[str, Any]:
-        subject = find_subject(run, finished=True)
-        return attack_some(subject.model, subject.row, settings, attacks, options, args.batch, tick)
+    def measure(run: Path, settings: dict[str, Any], report_progress: Callable[[str], None]) -> dict[str, Any]:
+        evaluated_model = load_evaluated_model(run, require_finished=True)
+        return attack_model(
+            evaluated_model.model, evaluated_model.dataset, settings, attacks, options, args.batch_size, report_progress
+        )
 
-    found = measured(
+    figures_by_group = measure_groups(
         args.out,
         find_groups(args.runs),
         "attack",
-        lambda run: settings_of(find_subject(run, finished=True).said, attacks, args.eps, args.images, args.seed),
+        lambda run: build_attack_settings(
+            load_evaluated_model(run, require_finished=True).record_settings,
+            attacks,
+            args.eps,
+            args.num_images,
+            args.seed,
+        ),
         measure,
         len(attacks) * len(args.eps),
-        holds=lambda found: all("clean" in found.get(eps, ()) for eps in args.eps),
+        is_complete=lambda figures: all("clean" in figures.get(eps, ()) for eps in args.eps),
     )
-    figures = {group: {seed: summary(one) for seed, one in runs.items()} for group, runs in found.items()}
-    rows = {name: name for runs in figures.values() for one in runs.values() for name in one}
-    print(f"percent of the first {args.images:,} test images that stay right")
-    print(compare(figures, rows))
-    _flags(found)
+    accuracies = {
+        group: {seed: summarize_attacks(figures) for seed, figures in runs.items()}
+        for group, runs in figures_by_group.items()
+    }
+    row_titles = {title: title for runs in accuracies.values() for summary in runs.values() for title in summary}
+    print(f"robust accuracy in percent, {args.num_images:,} test images")
+    print(render_group_comparison(accuracies, row_titles))
+    _print_gradient_masking(figures_by_group)
     return 0
 
 
-def _flags(found: dict[str, dict[int, Any]]) -> None:
-    """A loud sentence for each run and eps at which an attack without gradients wins; a quiet one otherwise."""
-    from lcrbnn.attack.suite import LOUD
+def _print_gradient_masking(figures_by_group: dict[str, dict[int, Any]]) -> None:
+    """Print a warning for each run and eps at which an attack without gradients is the strongest."""
+    from lcrbnn.evaluation.attacks.attack_suite import MASKED_GRADIENTS_WARNING
 
     verdicts = {
         f"{group}, seed {seed}, {eps}": (eps, verdict)
-        for group, runs in found.items()
-        for seed, one in runs.items()
-        for eps, verdict in one.items()
+        for group, runs in figures_by_group.items()
+        for seed, figures in runs.items()
+        for eps, verdict in figures.items()
     }
     for name, (eps, verdict) in verdicts.items():
         if verdict["masked"]:
-            words = LOUD.format(eps=eps, black=verdict["best_black_box"], white=verdict["best_gradient"])
-            print(f"!!! {name}: {words}")
+            warning = MASKED_GRADIENTS_WARNING.format(
+                eps=eps, black=verdict["best_black_box"], white=verdict["best_gradient"]
+            )
+            print(f"!!! {name}: {warning}")
         elif verdict["black_box_only"]:
-            print(f"{name}: {verdict['black_box_only']} images fell to an attack without gradients alone")
-    both = all(v["best_black_box"] is not None and v["best_gradient"] is not None for _, v in verdicts.values())
-    if both and not any(v["masked"] for _, v in verdicts.values()):
-        print("no attack without gradients beats those with them")
+            print(
+                f"{name}: {verdict['black_box_only']} images are misclassified only under an attack without gradients"
+            )
+    has_both_kinds = all(
+        v["best_black_box"] is not None and v["best_gradient"] is not None for _, v in verdicts.values()
+    )
+    if has_both_kinds and not any(v["masked"] for _, v in verdicts.values()):
+        print("no attack without gradients is stronger than all gradient attacks")

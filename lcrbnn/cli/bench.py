@@ -1,66 +1,75 @@
-"""`lcrbnn bench`."""
+"""`lcrbnn bench`: times of the engine and of other runtimes on one network."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from lcrbnn.cli._shipped import MODEL, find_model
-from lcrbnn.errors import number
+from lcrbnn.cli.model_arguments import BNN_MODEL_HELP, load_bnn_model
+from lcrbnn.errors import check_number
 
-OURS = "this network, one bit a binary weight"
-TWIN = (
-    "every line is of this binary network; 8 bits of it are not its full-precision twin in 8 bits, which "
-    "docs/engine.md has"
+EXAMPLES = ("lcrbnn bench zoo:digits-resnet8-irnet", "lcrbnn bench model.bnn --threads 4 --calls 50")
+ENGINE_DESCRIPTION = "this network, 1 bit per binary weight"
+INT8_NOTE = (
+    "All rows run this binary network. A row with 8 bits is not the full-precision network in 8 bits, which "
+    "docs/engine.md compares"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A model, and how often it runs."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each runtime, 1 to 256")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="images a call")
-    parser.add_argument("--calls", type=int, default=200, metavar="N", help="of each runtime, in turns")
+    """Add the model and the options of the timing."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help=BNN_MODEL_HELP)
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each runtime, 1 to 256")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per call")
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=200,
+        metavar="N",
+        help="calls of each runtime; the runtimes are called in alternation",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Time the engine and every other runtime that is installed on the same network, and print the ratios."""
+    """Time the engine and every other installed runtime on the same network, and print the ratios."""
     from functools import partial
 
     import numpy as np
 
-    from lcrbnn.engine.lib import Engine
-    from lcrbnn.peers import PEERS
-    from lcrbnn.peers.timing import in_turns
+    from lcrbnn.deploy.benchmark.runtimes import RUNTIMES, time_alternately
+    from lcrbnn.deploy.engine.runtime import Engine
 
-    number(args.threads, "--threads", low=1, high=256, whole=True)
-    number(args.batch, "--batch", low=1, high=4096, whole=True)
-    number(args.calls, "--calls", low=1, whole=True)
-    model, source = find_model(args.model)
+    check_number(args.threads, "--threads", low=1, high=256, integer=True)
+    check_number(args.batch_size, "--batch-size", low=1, high=4096, integer=True)
+    check_number(args.calls, "--calls", low=1, integer=True)
+    model, source = load_bnn_model(args.model)
     engine = Engine(source)
-    images = np.random.default_rng(0).standard_normal((args.batch, *model.shape), np.float32)
+    images = np.random.default_rng(0).standard_normal((args.batch_size, *model.shape), np.float32)
     calls = {"lcrbnn": lambda: engine.run(images, threads=args.threads)}
-    for name, peer in PEERS.items():
-        lacks = peer.missing()
-        if lacks is not None:
-            print(f"{name}: not installed ({lacks})")
+    for name, runtime in RUNTIMES.items():
+        missing_package = runtime.find_missing_package()
+        if missing_package is not None:
+            print(f"{name}: not installed ({missing_package})")
             continue
         try:
-            call = peer.make(model, args.threads, args.batch)
+            call = runtime.make_call(model, args.threads, args.batch_size)
             call(images)
-        except Exception as error:  # a runtime that cannot take this network is no reason to end
-            print(f"{name}: does not run this network ({str(error).strip().splitlines()[-1][:120]})")
+        except Exception as error:  # other runtimes raise many types if they do not support a network
+            print(f"{name}: cannot run this network ({str(error).strip().splitlines()[-1][:120]})")
             continue
         calls[name] = partial(call, images)
-    found = in_turns(calls, args.calls)
-    ours = found["lcrbnn"].median
-    print(f"{model.name}, {args.batch} images a call, {args.threads} threads, median of {args.calls} calls in turns")
-    for name, timed in found.items():
-        about = PEERS[name].about if name in PEERS else OURS
+    timings = time_alternately(calls, args.calls)
+    engine_median = timings["lcrbnn"].median
+    print(
+        f"{model.name}, {args.batch_size} images per call, {args.threads} threads, "
+        f"median of {args.calls} alternating calls"
+    )
+    for name, timing in timings.items():
+        description = RUNTIMES[name].description if name in RUNTIMES else ENGINE_DESCRIPTION
         print(
-            f"{name:18} {about:{len(OURS)}} {timed.median:9.3f} ms  best {timed.best:9.3f}  "
-            f"{timed.median / ours:6.2f} x lcrbnn's"
+            f"{name:18} {description:{len(ENGINE_DESCRIPTION)}} {timing.median:9.3f} ms  best {timing.best:9.3f}  "
+            f"{timing.median / engine_median:6.2f} x lcrbnn's"
         )
     if any(node.op == "bconv" for node in model.nodes):
-        print(TWIN)
+        print(INT8_NOTE)
     return 0

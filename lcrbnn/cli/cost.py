@@ -1,4 +1,4 @@
-"""`lcrbnn cost`."""
+"""`lcrbnn cost`: parameters, stored bits and operations of networks."""
 
 from __future__ import annotations
 
@@ -8,43 +8,53 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lcrbnn.cli._given import ZOO, find_subject
-from lcrbnn.errors import InputError, number
-from lcrbnn.zoo import named
+from lcrbnn.cli.model_arguments import ZOO_HELP, load_evaluated_model
+from lcrbnn.errors import InputError, check_number
+from lcrbnn.zoo.zoo_index import parse_zoo_name
 
 if TYPE_CHECKING:
-    from lcrbnn.analyze.cost import Cost
+    from lcrbnn.evaluation.analysis.cost import Cost
+
+EXAMPLES = ("lcrbnn cost resnet20-double --method irnet", "lcrbnn cost runs/digits --per-layer -o cost.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Networks and their images, or the paper's table."""
+    """Add the networks, their options and the output."""
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help=f"a network (lcrbnn models), the folder of a run, or {ZOO}"
+        "models", nargs="*", metavar="MODEL", help=f"name of lcrbnn models, folder of a run, or {ZOO_HELP}"
     )
-    parser.add_argument("--method", help="how it is binarised (lcrbnn methods; irnet if not said), or real")
     parser.add_argument(
-        "--bits", help="weights/activations, such as 1/32 (lcrbnn methods lists them); the method's own if not said"
+        "--method", metavar="NAME", help="binarization method, or real for full precision (default: irnet)"
     )
-    parser.add_argument("--image", type=int, help="side of an image in pixels; the network's own if not said")
-    parser.add_argument("--classes", type=int, help="the network's own if not said")
-    parser.add_argument("--layers", action="store_true", help="a line a layer too")
-    parser.add_argument("--paper", action="store_true", help="the paper's cost table beside our counts")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="write a record of one network, or of --paper; .json"
+        "--bits",
+        metavar="W/A",
+        help="bit widths of weights and activations, such as 1/32 (default: those of the method)",
     )
+    parser.add_argument(
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="side length of the input images in pixels (default: that of the network)",
+    )
+    parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes (default: that of the network)")
+    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a .json record of the network")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Count, print, and write the record if asked."""
-    if args.paper == bool(args.models):
-        raise InputError("say a network or --paper, one of them")
+    """Print the cost of each network, and write the record if --out is given."""
+    if not args.models:
+        raise InputError(
+            "give at least one network; lcrbnn models lists them (the paper's cost table: python -m paper costs)"
+        )
     if args.out is not None and len(args.models) > 1:
-        raise InputError(f"a record is of one network; got {len(args.models)} and -o")
+        raise InputError(f"-o writes the record of one network; got {len(args.models)} networks")
     if args.out is not None:
-        from lcrbnn.outputs import check_output_file
+        from lcrbnn.errors import check_output_file
 
         check_output_file(args.out, "a record")
-    for settings, figures in [_paper()] if args.paper else (_model(word, args) for word in args.models):
+    for settings, figures in (_print_cost(name_or_run, args) for name_or_run in args.models):
         if args.out is not None:
             from lcrbnn.runs.record import write_record
 
@@ -53,104 +63,87 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _model(word: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    from lcrbnn.analyze.cost import count
+def _print_cost(name_or_run: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    from lcrbnn.evaluation.analysis.cost import count_cost
 
-    net, name, shape = _find(word, args)
-    cost = count(net, shape)
-    size, why = _file_size(net, name, shape)
-    print(f"{name}, an image of {' x '.join(map(str, shape))} (channels, height, width)")
+    model, name, shape = _build_model(name_or_run, args)
+    cost = count_cost(model, shape)
+    file_bytes, reason = _measure_bnn_file(model, name, shape)
+    print(f"{name}, image size {' x '.join(map(str, shape))} (channels, height, width)")
     lines = {
-        "parameters": f"{cost.parameters:,}, of which {cost.binary_weights:,} keep {_bits(cost)}",
+        "parameters": f"{cost.parameters:,}, of which {cost.binary_weights:,} are stored in {_describe_bits(cost)}",
         "stored bits": f"{cost.stored_bits:,} ({cost.stored_bits / 8e6:.3f} MB; in full precision "
         f"{(cost.stored_bits + 32 * cost.binary_weights - cost.weight_bits) / 8e6:.3f} MB)",
-        "file": f"{size:,} bytes as .bnn" if size is not None else why,
-        "binary MACs": f"{cost.binary_macs:,}" + _more(cost.bit_operations, cost.binary_macs, "1-bit operations"),
+        "file": f"{file_bytes:,} bytes as .bnn" if file_bytes is not None else reason,
+        "binary MACs": f"{cost.binary_macs:,}"
+        + _append_if_different(cost.bit_operations, cost.binary_macs, "1-bit operations"),
         "mixed MACs": f"{cost.mixed_macs:,} (1-bit weights, real activations)" if cost.mixed_macs else "0",
         "real MACs": f"{cost.real_macs:,}",
-        "element-wise": f"{cost.element_wise:,} (the rule: docs/analysis.md)",
+        "element-wise": f"{cost.element_wise:,} (counting rule: docs/analysis.md)",
         "OPs": f"{cost.ops:,.0f} = FP + BOPs / 64; with element-wise operations {cost.ops_all:,.0f}",
     }
     for title, text in lines.items():
         print(f"  {title:<13} {text}")
-    if args.layers:
-        width = max((len(one.name) for one in cost.layers), default=0)
-        for one in cost.layers:
-            print(f"  {one.name:<{width}}  {one.kind:<6}  {one.weights:>10,} weights  {one.macs:>13,} MACs")
+    if args.per_layer:
+        width = max((len(layer.name) for layer in cost.layers), default=0)
+        for layer in cost.layers:
+            print(f"  {layer.name:<{width}}  {layer.kind:<6}  {layer.weights:>10,} weights  {layer.macs:>13,} MACs")
     settings = {"model": name, "shape": list(shape)}
-    return settings, {**asdict(cost), "flops": cost.flops, "ops": cost.ops, "ops_all": cost.ops_all, "file_bytes": size}
+    return settings, {
+        **asdict(cost),
+        "flops": cost.flops,
+        "ops": cost.ops,
+        "ops_all": cost.ops_all,
+        "file_bytes": file_bytes,
+    }
 
 
-def _bits(cost: Cost) -> str:
-    each = cost.weight_bits / max(cost.binary_weights, 1)
-    return "one bit" if each in (0, 1) else f"{each:g} bits each"
+def _describe_bits(cost: Cost) -> str:
+    bits_per_weight = cost.weight_bits / max(cost.binary_weights, 1)
+    return "1 bit" if bits_per_weight in (0, 1) else f"{bits_per_weight:g} bits"
 
 
-def _more(value: int, usual: int, what: str) -> str:
-    return "" if value == usual else f" ({value:,} {what})"
+def _append_if_different(value: int, default_value: int, unit: str) -> str:
+    return "" if value == default_value else f" ({value:,} {unit})"
 
 
-def _find(word: str, args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
-    """The network, what it is called, and the shape of an image."""
-    from lcrbnn.models import MODELS, network
+def _build_model(name_or_run: str, args: argparse.Namespace) -> tuple[Any, str, tuple[int, int, int]]:
+    """Return a network, its name in the output and the shape of an image."""
+    from lcrbnn.nn.models.model_registry import MODELS, create_model
 
-    member = named(word)
-    if member is not None or (word not in MODELS and Path(word).is_dir()):
-        if any(one is not None for one in (args.method, args.bits, args.image, args.classes)):
+    zoo_name = parse_zoo_name(name_or_run)
+    if zoo_name is not None or (name_or_run not in MODELS and Path(name_or_run).is_dir()):
+        if any(option is not None for option in (args.method, args.bits, args.image_size, args.num_classes)):
             raise InputError(
-                "a run has its method, bits, image and classes, and so has a network of the zoo: say none of them"
+                "--method, --bits, --image-size and --num-classes are fixed for a run and for a network of the zoo"
             )
-        subject = find_subject(Path(word), done="counted")
-        spec, row = subject.spec, subject.row
-        name = f"{spec.model} {spec.method}" if member is None else f"{word}, {spec.model} {spec.method}"
-        return subject.model, name, (row.channels, row.image, row.image)
+        evaluated_model = load_evaluated_model(Path(name_or_run))
+        spec, dataset = evaluated_model.spec, evaluated_model.dataset
+        name = f"{spec.model} {spec.method}" if zoo_name is None else f"{name_or_run}, {spec.model} {spec.method}"
+        return evaluated_model.model, name, (dataset.channels, dataset.image_size, dataset.image_size)
     method = args.method or "irnet"
-    if args.image is not None:
-        number(args.image, "--image", low=8, high=4096, whole=True)
-    net = network(word, method, bits=args.bits, classes=args.classes, image=args.image)
-    side = MODELS[word].image if args.image is None else args.image
-    return net, f"{word} {method}{f' {args.bits}' if args.bits else ''}", (3, side, side)
+    if args.image_size is not None:
+        check_number(args.image_size, "--image-size", low=8, high=4096, integer=True)
+    model = create_model(name_or_run, method, bits=args.bits, num_classes=args.num_classes, image_size=args.image_size)
+    image_size = MODELS[name_or_run].image_size if args.image_size is None else args.image_size
+    return model, f"{name_or_run} {method}{f' {args.bits}' if args.bits else ''}", (3, image_size, image_size)
 
 
-def _file_size(net: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
-    """Bytes of the exported file; otherwise why there is none."""
+def _measure_bnn_file(model: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
+    """Return the size of the exported .bnn file and "", or None and why the network cannot be exported."""
     import torch
 
-    from lcrbnn.engine.format import write_model
-    from lcrbnn.export.model import Input, export_model
+    from lcrbnn.deploy.engine.bnn_file import write_model
+    from lcrbnn.deploy.export.export_model import ModelInput, export_model
 
-    channels, *sides = shape
+    channels, *image_size = shape
     with torch.no_grad():
-        classes = net.eval()(torch.zeros(1, *shape)).shape[1]
-    given = Input((sides[0], sides[1], channels), tuple(map(str, range(classes))))
+        num_classes = model.eval()(torch.zeros(1, *shape)).shape[1]
+    model_input = ModelInput((image_size[0], image_size[1], channels), tuple(map(str, range(num_classes))))
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.bnn"
         try:
-            write_model(path, export_model(net, given, name))
+            write_model(path, export_model(model, model_input, name))
         except InputError as error:
             return None, f"no .bnn file: {error}"
         return path.stat().st_size, ""
-
-
-def _paper() -> tuple[dict[str, Any], dict[str, Any]]:
-    from lcrbnn.analyze.cost_paper import IMAGE, UNKNOWN, agrees, paper_costs
-
-    print(f"{'':<15} {'BOPS, paper':>11} {'ours':>14}   {'FLOPS, paper':>12} {'ours':>14}")
-    figures = {}
-    for row, cost in paper_costs():
-        same = [agrees(row.bops, cost.bit_operations), agrees(row.flops, cost.flops)]
-        words = ["exact" if one else "not derivable" for one in same]
-        print(
-            f"{row.title:<15} {row.bops:>11.3e} {cost.bit_operations:>14,}   {row.flops:>12.3e} {cost.flops:>14,}"
-            f"  BOPS {words[0]}, FLOPS {words[1]}"
-        )
-        figures[row.title] = {
-            "network": row.network,
-            "bops": cost.bit_operations,
-            "bops_exact": same[0],
-            "flops": cost.flops,
-            "flops_exact": same[1],
-            "printed": [row.bops, row.flops],
-        }
-    print(UNKNOWN)
-    return {"model": "the paper's cost table", "shape": list(IMAGE)}, figures

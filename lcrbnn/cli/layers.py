@@ -1,4 +1,4 @@
-"""`lcrbnn layers`."""
+"""`lcrbnn layers`: figures of latent weights and activation correlations, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,95 +6,114 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.cli._given import refuse_members
-from lcrbnn.cli.train import add_options
-from lcrbnn.errors import InputError, choose, number
+from lcrbnn.cli.model_arguments import reject_zoo_models
+from lcrbnn.cli.run_options import add_data_folder_option, add_device_option
+from lcrbnn.errors import InputError, check_number, lookup
 
-KINDS = {"svg": "lines, for documents", "png": "pixels"}
+EXAMPLES = (
+    "lcrbnn layers runs/digits -o figures",
+    "lcrbnn layers none=runs/none/seed-0 lcr=runs/lcr/seed-0 -o figures --format png",
+)
+FORMATS = {"svg": "vector graphics, for documents", "png": "pixels"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Networks, and where the figures go."""
+    """Add the networks, the output folder and the options of the figures."""
     parser.add_argument(
         "networks",
         nargs="+",
         metavar="NAME=NETWORK",
-        help="folder of a run, or file of weights, such as none=runs/a/none/seed-0; the name may be left out; the maps "
-        "that are drawn are the first one's",
+        help="run folder or weights file, with an optional name: none=runs/a/none/seed-0 (default name: that of the "
+        "variant, folder or file). The correlation matrices are drawn for the first network only",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="of the figures and the record")
-    parser.add_argument("--kind", default="svg", help="svg or png")
-    parser.add_argument("--images", type=int, default=128, help="training images whose maps are compared")
-    add_options(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, required=True, metavar="FOLDER", help="output folder of the figures and the record"
+    )
+    parser.add_argument("--format", default="svg", metavar="{svg,png}", help="file format of the figures")
+    parser.add_argument(
+        "--num-images",
+        type=int,
+        default=128,
+        metavar="N",
+        help="number of training images whose activations are compared",
+    )
+    add_device_option(parser)
+    add_data_folder_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measure, draw both figures, write the record, say where they lie."""
-    from lcrbnn.analyze.layers import first_images
-    from lcrbnn.outputs import check_output_file, check_output_folder
+    """Measure the networks, draw both figures, write the record and print the paths of the three files."""
+    from lcrbnn.errors import check_output_file, check_output_folder
+    from lcrbnn.evaluation.analysis.layer_report import load_first_images
+    from lcrbnn.report.figures.layer_figures import draw_map_correlations, draw_weights
     from lcrbnn.runs.record import write_record
-    from lcrbnn.study.snapshots import draw_maps, draw_weights
-    from lcrbnn.train.options import Options
+    from lcrbnn.train.setup.options import RunOptions
 
-    refuse_members(args.networks, "layers takes runs, for files of the zoo have no latent weights")
-    choose(KINDS, args.kind, "kind of figure")
-    number(args.images, "--images", low=2, high=10_000, whole=True)
-    weights, maps, record = (args.out / name for name in (f"weights.{args.kind}", f"maps.{args.kind}", "layers.json"))
+    reject_zoo_models(args.networks, "layers needs runs, because files of the zoo have no latent weights")
+    lookup(FORMATS, args.format, "figure format")
+    check_number(args.num_images, "--num-images", low=2, high=10_000, integer=True)
+    weights_file, correlations_file, record_file = (
+        args.out / name for name in (f"weights.{args.format}", f"maps.{args.format}", "layers.json")
+    )
     check_output_folder(args.out, "figures and their record")
-    for path in (weights, maps, record):
-        check_output_file(path, "a record" if path == record else "a figure")
-    loaded = _load(args.networks)
+    for path in (weights_file, correlations_file, record_file):
+        check_output_file(path, "a record" if path == record_file else "a figure")
+    loaded = _load_networks(args.networks)
     specs = [spec for spec, *_ in loaded.values()]
-    names = {names for *_, names in loaded.values() if names}
-    if len({(spec.data, spec.model) for spec in specs}) > 1 or len(names) > 1:
-        raise InputError("networks of one figure are built alike and learned the same data and classes")
-    options = Options(args.device, args.data_folder)
-    images = first_images(specs[0], options, args.images, names=next(iter(names), ()))
+    class_names = {class_names for *_, class_names in loaded.values() if class_names}
+    if len({(spec.dataset, spec.model) for spec in specs}) > 1 or len(class_names) > 1:
+        raise InputError("the networks of a figure must have the same model, data set and classes")
+    options = RunOptions(args.device, args.data_folder)
+    images = load_first_images(specs[0], options, args.num_images, class_names=next(iter(class_names), ()))
     models = {label: model for label, (_, model, _) in loaded.items()}
-    found = _measured(models, images)
-    draw_weights({label: one["weights"] for label, one in found.items()}, weights)
-    matrices = _matrices(next(iter(models.values())), images)
-    draw_maps(matrices, {label: one["maps"] for label, one in found.items()}, maps)
-    write_record(record, "layers", {label: spec.stored() for label, (spec, *_) in loaded.items()}, found)
-    print(weights, maps, record, sep="\n")
+    figures = _measure_models(models, images)
+    draw_weights({label: layer_figures["weights"] for label, layer_figures in figures.items()}, weights_file)
+    matrices = _correlation_matrices(next(iter(models.values())), images)
+    draw_map_correlations(
+        matrices, {label: layer_figures["activations"] for label, layer_figures in figures.items()}, correlations_file
+    )
+    write_record(record_file, "layers", {label: spec.to_dict() for label, (spec, *_) in loaded.items()}, figures)
+    print(weights_file, correlations_file, record_file, sep="\n")
     return 0
 
 
-def _measured(models: dict[str, Any], images: Any) -> dict[str, Any]:
-    """What a record holds of each network, with the histograms of its weights."""
-    from lcrbnn.analyze.latent import histograms, sample_weights
-    from lcrbnn.analyze.layers import describe
+def _measure_models(models: dict[str, Any], images: Any) -> dict[str, Any]:
+    """Return the figures of each network for the record, with the histograms of its weights."""
+    from lcrbnn.evaluation.analysis.latent_weights import compute_histograms, sample_weights
+    from lcrbnn.evaluation.analysis.layer_report import measure_layers
 
-    found = {label: describe(model, images) for label, model in models.items()}
-    for label, layers in histograms({label: sample_weights(model) for label, model in models.items()}).items():
+    figures = {label: measure_layers(model, images) for label, model in models.items()}
+    for label, layers in compute_histograms({label: sample_weights(model) for label, model in models.items()}).items():
         for name, histogram in layers.items():
-            found[label]["weights"][name]["histogram"] = histogram._asdict()
-    return found
+            figures[label]["weights"][name]["histogram"] = histogram._asdict()
+    return figures
 
 
-def _matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
-    """The correlations between the maps of a batch, by layer, real and binary."""
-    from lcrbnn.analyze.correlation import correlations, layer_maps
+def _correlation_matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
+    """Return the correlation matrices between the activations of the images, by layer, for real and binary ones."""
+    from lcrbnn.evaluation.analysis.map_similarity import capture_layer_maps, pairwise_correlations
 
     return {
-        name: {kind: correlations(rows).cpu().numpy() for kind, rows in maps._asdict().items() if rows is not None}
-        for name, maps in layer_maps(model, images).items()
+        name: {
+            kind: pairwise_correlations(rows).cpu().numpy() for kind, rows in maps._asdict().items() if rows is not None
+        }
+        for name, maps in capture_layer_maps(model, images).items()
     }
 
 
-def _load(given: list[str]) -> dict[str, Any]:
-    """Spec and network of each, and the names of the classes that it learned if it keeps them, by its own name."""
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.study.weights import read_weights
-    from lcrbnn.train.build import load_network
+def _load_networks(arguments: list[str]) -> dict[str, Any]:
+    """Return spec, network and class names (empty if not stored) of each network, by its label."""
+    from lcrbnn.runs.run_folder import RunFolder
+    from lcrbnn.train.setup.load import load_network
+    from lcrbnn.train.setup.weights_file import read_weights
 
     loaded = {}
-    for text in given:
-        name, sign, place = text.rpartition("=")
-        path = Path(place)
-        label = name if sign else _name(path)
+    for argument in arguments:
+        name, separator, source = argument.rpartition("=")
+        path = Path(source)
+        label = name if separator else _default_label(path)
         if label in loaded:
-            raise InputError(f"two networks are called {label!r}: say NAME=NETWORK")
+            raise InputError(f"two networks are called {label!r}; give them names with NAME=NETWORK")
         if path.is_dir():
             loaded[label] = (*load_network(RunFolder(path))[:2], RunFolder(path).read_classes())
         else:
@@ -102,6 +121,6 @@ def _load(given: list[str]) -> dict[str, Any]:
     return loaded
 
 
-def _name(path: Path) -> str:
-    """The arm of a run that is one seed of several; the name of the folder or file otherwise."""
+def _default_label(path: Path) -> str:
+    """Return the name of the variant for a folder seed-N, and the name of the folder or file otherwise."""
     return path.absolute().parent.name if path.name.startswith("seed-") else path.stem

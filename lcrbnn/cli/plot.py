@@ -1,4 +1,4 @@
-"""`lcrbnn plot`."""
+"""`lcrbnn plot`: curves of accuracies and σ ratios during training."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ import argparse
 import sys
 from pathlib import Path
 
-from lcrbnn.cli._given import refuse_members
+from lcrbnn.cli.model_arguments import reject_zoo_models
 from lcrbnn.errors import InputError
+
+EXAMPLES = ("lcrbnn plot runs/digits -o curves.svg", "lcrbnn plot runs/none runs/lcr -o curves.png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Records, and the file to draw into."""
+    """Add the records and the output file."""
     parser.add_argument(
         "records",
         nargs="+",
         type=Path,
         metavar="RECORD",
-        help="record of a run, such as results/PLAN/ARM/seed-0.json, folder of a run, or folder of several seeds; "
-        "those of an arm are drawn in one colour",
+        help="record of a run, such as results/PLAN/VARIANT/seed-0.json, folder of a run, or folder of several seeds; "
+        "all seeds of a variant have the same color",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="an .svg, .png or .pdf file")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .svg, .png or .pdf")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Draw, and say where it lies."""
-    from lcrbnn.study.figure import check_figure
-    from lcrbnn.study.trajectory import draw_trajectories, find_runs, read_arms
-    from lcrbnn.train.finished import find_mismatch
+    """Draw the curves and print the path of the figure."""
+    from lcrbnn.report.figures.figure import check_figure_path
+    from lcrbnn.report.figures.training_curves import draw_training_curves, find_curve_files, read_curve_groups
+    from lcrbnn.train.setup.validate_checkpoint import explain_record_mismatch
 
-    check_figure(args.out)
-    refuse_members(args.records, "plot takes records, for the zoo keeps no log of training")
-    _refuse_twice(args.records)
-    draw_trajectories(read_arms(args.records), args.out)
-    for path in (run for place in args.records for run in find_runs(place)):
-        if warning := find_mismatch(path):
+    check_figure_path(args.out)
+    reject_zoo_models(args.records, "plot needs records of training, and the zoo has none")
+    _reject_duplicates(args.records)
+    draw_training_curves(read_curve_groups(args.records), args.out)
+    for path in (run for source in args.records for run in find_curve_files(source)):
+        if warning := explain_record_mismatch(path):
             print(f"warning: {warning}", file=sys.stderr)
     print(args.out)
     return 0
 
 
-def _refuse_twice(given: list[Path]) -> None:
-    """Raise if a run is named twice, by itself, its record or the folder of its seeds."""
-    from lcrbnn.study.trajectory import find_runs
+def _reject_duplicates(sources: list[Path]) -> None:
+    """Raise InputError if a run is given twice: by its folder, its record or the folder of its seeds."""
+    from lcrbnn.report.figures.training_curves import find_curve_files
 
-    seen: set[Path] = set()
-    for path in (one for place in given for one in find_runs(place)):
-        whole = path.resolve()
-        run = whole.parent if whole.name == "record.json" else whole
-        if run in seen:
-            raise InputError(f"{path} is given twice: name each run or record once")
-        seen.add(run)
+    drawn_runs: set[Path] = set()
+    for path in (file for source in sources for file in find_curve_files(source)):
+        resolved = path.resolve()
+        run = resolved.parent if resolved.name == "record.json" else resolved
+        if run in drawn_runs:
+            raise InputError(f"{path} is given twice; give each run or record once")
+        drawn_runs.add(run)

@@ -1,4 +1,4 @@
-"""`lcrbnn predict`."""
+"""`lcrbnn predict`: classes of images."""
 
 from __future__ import annotations
 
@@ -7,65 +7,68 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcrbnn.cli._shipped import MODEL, find_model
-from lcrbnn.errors import Failed, InputError, number
+from lcrbnn.cli.model_arguments import BNN_MODEL_HELP, load_bnn_model
+from lcrbnn.errors import InputError, RunFailed, check_number
 
 if TYPE_CHECKING:
-    from lcrbnn.data.pictures import Unreadable
+    from lcrbnn.deploy.pictures import UnreadablePicture
 
-BATCH = 32
+EXAMPLES = ("lcrbnn predict zoo:digits-resnet8-irnet image.png", "lcrbnn predict model.bnn images --top 3")
+BATCH_SIZE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A model and pictures."""
+    """Add the model, the images and the handling of unreadable images."""
     parser.description = (
-        f"{parser.description}. Pictures that cannot be read (broken ones) are listed at the end, as errors, and the "
-        "exit code is 1; the other pictures are classified."
+        f"{parser.description}. Images that cannot be read are listed on stderr after the results, and the exit code "
+        "is 1. All other images are classified."
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help=MODEL)
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a picture, or a folder of pictures")
-    parser.add_argument("--top", type=int, default=1, metavar="N", help="the N most probable labels of each")
+    parser.add_argument("model", type=Path, metavar="MODEL", help=BNN_MODEL_HELP)
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image file, or folder of image files")
+    parser.add_argument("--top", type=int, default=1, metavar="N", help="print the N most probable classes per image")
     broken = parser.add_mutually_exclusive_group()
-    broken.add_argument("--strict", action="store_true", help="stop at the first broken picture, with exit code 2")
+    broken.add_argument("--strict", action="store_true", help="stop at the first unreadable image, with exit code 2")
     broken.add_argument(
-        "--skip-broken",
+        "--allow-broken",
         action="store_true",
-        help="end with exit code 0 despite broken pictures, unless all are broken",
+        help="exit with code 0 even if some images cannot be read, unless all are unreadable",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the engine, 1 to 256")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the engine, 1 to 256")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print a line a picture: its name, then labels with their probabilities."""
+    """Print one line per image: its path, and the most probable classes with their probabilities."""
     import numpy as np
 
-    from lcrbnn.data.pictures import batches, check_channels, find_pictures
-    from lcrbnn.engine.lib import Engine
-    from lcrbnn.engine.reference import numbers
+    from lcrbnn.deploy.engine.reference import preprocess_pixels
+    from lcrbnn.deploy.engine.runtime import Engine
+    from lcrbnn.deploy.pictures import check_model_channels, find_pictures, iter_picture_batches
 
-    number(args.top, "--top", low=1, whole=True)
-    number(args.threads, "--threads", low=1, high=256, whole=True)
-    model, source = find_model(args.model)
+    check_number(args.top, "--top", low=1, integer=True)
+    check_number(args.threads, "--threads", low=1, high=256, integer=True)
+    model, source = load_bnn_model(args.model)
     engine = Engine(source)
-    check_channels(model)
+    check_model_channels(model)
     pictures = find_pictures(args.images)
-    broken: list[Unreadable] = []
-    for paths, pixels in batches(pictures, model, BATCH, _refuse if args.strict else broken.append):
-        logits = engine.run(np.ascontiguousarray(numbers(model, pixels)), threads=args.threads).astype(np.float64)
-        odds = np.exp(logits - logits.max(1, keepdims=True))
-        odds /= odds.sum(1, keepdims=True)
-        for path, row in zip(paths, odds, strict=True):
-            best = np.argsort(-row, kind="stable")[: args.top]
-            print(f"{path}  " + "  ".join(f"{model.classes[i]} {100 * row[i]:.1f} %" for i in best))
-    sys.stdout.flush()  # one file that takes both outputs holds the list at its end
-    for error in broken:
-        print(f"lcrbnn: left out: {error}", file=sys.stderr)
-    if len(broken) == len(pictures):
-        raise Failed(f"none of the {len(pictures):,} pictures can be read")
-    if broken and not args.skip_broken:
-        raise Failed(f"{len(broken):,} of the {len(pictures):,} pictures cannot be read")
+    unreadable: list[UnreadablePicture] = []
+    on_unreadable = _raise_unreadable if args.strict else unreadable.append
+    for paths, pixels in iter_picture_batches(pictures, model, BATCH_SIZE, on_unreadable):
+        images = np.ascontiguousarray(preprocess_pixels(model, pixels))
+        logits = engine.run(images, threads=args.threads).astype(np.float64)
+        probabilities = np.exp(logits - logits.max(1, keepdims=True))
+        probabilities /= probabilities.sum(1, keepdims=True)
+        for path, row in zip(paths, probabilities, strict=True):
+            top_classes = np.argsort(-row, kind="stable")[: args.top]
+            print(f"{path}  " + "  ".join(f"{model.classes[i]} {100 * row[i]:.1f} %" for i in top_classes))
+    sys.stdout.flush()  # so that the errors come last if stdout and stderr go to one file
+    for error in unreadable:
+        print(f"lcrbnn: skipped: {error}", file=sys.stderr)
+    if len(unreadable) == len(pictures):
+        raise RunFailed(f"none of the {len(pictures):,} pictures can be read")
+    if unreadable and not args.allow_broken:
+        raise RunFailed(f"{len(unreadable):,} of the {len(pictures):,} pictures cannot be read")
     return 0
 
 
-def _refuse(error: Unreadable) -> None:
-    raise InputError(f"{error}; without --strict the other pictures are classified") from None
+def _raise_unreadable(error: UnreadablePicture) -> None:
+    raise InputError(f"{error}; without --strict all other pictures are classified") from None

@@ -1,33 +1,40 @@
-"""`lcrbnn recipes`."""
+"""`lcrbnn recipes`: the list of recipes, and the settings of one."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import fields
 
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.setup.spec import TrainSpec
+
+EXAMPLES = ("lcrbnn recipes", "lcrbnn recipes cifar10-resnet20-double-irnet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One recipe, or none for the list."""
-    parser.add_argument("name", nargs="?", help="show this recipe whole: its header, and what it changes")
+    """Add the name of the recipe."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="recipe whose description and settings are printed (default: list all recipes)",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print a line a recipe, or one of them."""
-    from lcrbnn.train.recipes import find_recipe, package_recipes
+    """Print one line per recipe, or description and settings of one recipe."""
+    from lcrbnn.recipes.recipe import find_recipe, list_recipes
 
     if args.name is None:
-        names = package_recipes()
+        names = list_recipes()
         width = max(map(len, names))
         for name in names:
             print(f"{name:<{width}}  {find_recipe(name).summary}")
         return 0
     recipe = find_recipe(args.name)
     print("\n".join(recipe.header))
-    plain = Spec()
-    for one in fields(Spec):
-        value = getattr(recipe.spec, one.name)
-        if value != getattr(plain, one.name):
-            print(f"{one.name} = {' '.join(map(str, value)) if isinstance(value, tuple) else value}")
+    defaults = TrainSpec()
+    for setting in fields(TrainSpec):
+        value = getattr(recipe.spec, setting.name)
+        if value != getattr(defaults, setting.name):
+            print(f"{setting.name} = {' '.join(map(str, value)) if isinstance(value, tuple) else value}")
     return 0

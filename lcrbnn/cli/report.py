@@ -1,4 +1,4 @@
-"""`lcrbnn report`."""
+"""`lcrbnn report`: one page about runs, from their records."""
 
 from __future__ import annotations
 
@@ -6,60 +6,72 @@ import argparse
 import sys
 from pathlib import Path
 
-from lcrbnn.cli._given import refuse_members
-from lcrbnn.data import data_folder
-from lcrbnn.errors import choose
+from lcrbnn.cli.model_arguments import reject_zoo_models
+from lcrbnn.cli.run_options import add_data_folder_option
+from lcrbnn.errors import lookup
 
-KINDS = {".html": "one page with everything in it", ".md": "Markdown, with its charts in a folder beside it"}
+EXAMPLES = (
+    "lcrbnn report runs/digits -o report.html",
+    "lcrbnn report none=runs/none lcr=runs/lcr --records records -o report.md",
+)
+REPORT_FORMATS = {".html": "one self-contained page", ".md": "Markdown, with its charts in a folder next to it"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Runs in groups, records about them, and the file to write."""
+    """Add the groups of runs, their records and the options of the report."""
     parser.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="folder of a run, of its seed-N folders or of their records, or NAME=FOLDER; several groups, six at most "
-        "and of the same data, are compared with the first, seed by seed",
+        help="folder of a run, of several seed-N runs or of their records, or NAME=FOLDER to name the group; each "
+        "further group is compared with the first one, seed by seed (at most six groups, with the same data set)",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="an .html or .md file")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .html or .md")
     parser.add_argument(
         "--records",
         nargs="+",
         type=Path,
         default=[],
-        metavar="PLACE",
-        help="files or folders of records of these runs (robustness, attack, analyze, layers, cost); those in the "
-        "runs' own folders are found without",
-    )
-    parser.add_argument("--title", help="of the report; what was trained if not said")
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="to be shown under each corruption; one is drawn if not said"
+        metavar="PATH",
+        help="more records of these runs (robustness, attack, analyze, layers, cost), as files or folders; records in "
+        "the run folders are always included",
     )
     parser.add_argument(
-        "--frost", type=Path, metavar="FOLDER", help="of the photos; frost/ in the data folder if not said"
+        "--title", metavar="TEXT", help="report title (default: derived from the trained model and data)"
     )
-    parser.add_argument("--data-folder", type=Path, default=data_folder(), help="where the data sets are")
+    parser.add_argument(
+        "--sample-image", type=Path, metavar="FILE", help="image shown under each corruption (default: a generated one)"
+    )
+    parser.add_argument(
+        "--frost-photos",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the five frost photos (default: frost in the data folder)",
+    )
+    add_data_folder_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Gather, write, say where it lies."""
-    from lcrbnn.corrupt.photos import Photos
-    from lcrbnn.data.frost import FOLDER
-    from lcrbnn.report.content import find_warnings, gather
-    from lcrbnn.report.write import check_output, write
+    """Write the report and print its path."""
+    from lcrbnn.evaluation.corruptions.frost_photos import FROST_FOLDER, FrostPhotos
+    from lcrbnn.report.build_report import build_report, check_report_path, list_warnings, write_report
 
-    refuse_members(args.runs, "report takes runs, for the zoo keeps no log of training")
-    choose(KINDS, args.out.suffix, "kind of report")
-    check_output(args.out)
-    frost = args.data_folder / FOLDER if args.frost is None else args.frost
-    if args.frost is not None or frost.is_dir():
-        Photos(frost)  # a photo that is missing or damaged is reported before any work
-    report = gather(
-        args.runs, args.records, folder=args.out.parent, picture=args.picture, frost=frost, title=args.title
+    reject_zoo_models(args.runs, "report needs runs, because the zoo has no training logs")
+    lookup(REPORT_FORMATS, args.out.suffix, "report format")
+    check_report_path(args.out)
+    frost = args.data_folder / FROST_FOLDER if args.frost_photos is None else args.frost_photos
+    if args.frost_photos is not None or frost.is_dir():
+        FrostPhotos(frost)  # raises InputError before any work if a photo is missing or damaged
+    report = build_report(
+        args.runs,
+        args.records,
+        report_folder=args.out.parent,
+        sample_image=args.sample_image,
+        frost_folder=frost,
+        title=args.title,
     )
-    write(report, args.out)
-    for warning in find_warnings(report):
+    write_report(report, args.out)
+    for warning in list_warnings(report):
         print(f"warning: {warning}", file=sys.stderr)
     print(args.out)
     return 0

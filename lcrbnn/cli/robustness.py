@@ -1,4 +1,4 @@
-"""`lcrbnn robustness`."""
+"""`lcrbnn robustness`: error of trained networks on corrupted test images."""
 
 from __future__ import annotations
 
@@ -6,99 +6,127 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcrbnn.cli._given import SPACED, ZOO, find_subject, places
-from lcrbnn.cli.train import add_options
+from lcrbnn.cli.model_arguments import ZOO_HELP, list_run_folders, load_evaluated_model
+from lcrbnn.cli.run_options import add_data_folder_option, add_device_option
 from lcrbnn.errors import InputError
-from lcrbnn.zoo import named
+from lcrbnn.zoo.zoo_index import parse_zoo_name
 
 if TYPE_CHECKING:
-    from lcrbnn.corrupt.reader import Reader
+    from lcrbnn.evaluation.robustness.corruption_record import CorruptionEvaluator
 
-RECORD = "robustness.json"
+RECORD_NAME = "robustness.json"
+
+EXAMPLES = (
+    "lcrbnn robustness runs/digits --corruptions gaussian_noise fog",
+    "lcrbnn robustness runs/none runs/lcr --num-images 1000",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Runs, what is read, and where records go."""
+    """Add the runs, the corruptions and the folder of the records."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help=f"folder of a run, or of its seed-N folders; or {ZOO}"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help=f"folder of a run, folder with several seed-N runs, or {ZOO_HELP}",
     )
-    parser.add_argument("--images", type=int, metavar="N", help=f"only N test images: {SPACED}")
-    parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="only these; all 19 if not said")
     parser.add_argument(
-        "--refit", action="store_true", help="also with heads fitted anew, on clean and on corrupted training images"
+        "--num-images", type=int, metavar="N", help="number of test images, evenly spaced (default: all)"
+    )
+    parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="names of corruptions (default: all 19)")
+    parser.add_argument(
+        "--refit-head",
+        action="store_true",
+        help="also evaluate heads refitted on clean and on corrupted training images",
     )
     parser.add_argument(
-        "--folder",
+        "--corrupted-data",
         type=Path,
         metavar="FOLDER",
-        help="a CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C as published, instead of making one",
+        help="published CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C (default: corrupt the images here)",
     )
     parser.add_argument(
-        "--frost", type=Path, metavar="FOLDER", help="of the photos; frost/ in the data folder if not said"
+        "--frost-photos",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the five frost photos (default: frost in the data folder)",
     )
     parser.add_argument(
         "--records",
         type=Path,
         metavar="FOLDER",
-        help=f"of the records; if not said, {RECORD} in each run's folder, and none of networks of the zoo",
+        help=f"folder of the result records (default: {RECORD_NAME} in the folder of each run, none for networks of "
+        "the zoo)",
     )
-    add_options(parser)
+    add_device_option(parser)
+    add_data_folder_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Read, print a table a group of networks, and what differs between the groups."""
-    from lcrbnn.corrupt.measure import Wanted, measure
-    from lcrbnn.corrupt.table import CORRUPTIONS
-    from lcrbnn.runs.progress import Progress
-    from lcrbnn.study.robustness import comparison, table
-    from lcrbnn.train.options import Options
+    """Print one table per group of networks, and the differences between the groups."""
+    from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS
+    from lcrbnn.evaluation.robustness.corruption_errors import RobustnessSettings, measure_corruption_errors
+    from lcrbnn.evaluation.robustness.robustness_table import render_group_differences, render_group_table
+    from lcrbnn.runs.progress import ProgressBar
+    from lcrbnn.train.setup.options import RunOptions
 
-    wanted = Wanted(args.images, tuple(args.corruptions or CORRUPTIONS), args.folder, args.frost, args.refit)
-    if args.frost is not None and not wanted.uses_photos:
+    settings = RobustnessSettings(
+        args.num_images, tuple(args.corruptions or CORRUPTIONS), args.corrupted_data, args.frost_photos, args.refit_head
+    )
+    if args.frost_photos is not None and not settings.needs_frost_photos:
         raise InputError(
-            "--frost is given and nothing uses it: it goes with --refit, or with the corruption frost and no --folder"
+            "--frost-photos has no effect: it needs --refit-head, or the corruption frost without --corrupted-data"
         )
-    groups = {folder: places(folder) for folder in args.runs}
-    records = _records(groups, args.records)
-    subjects = [(find_subject(Path(place), finished=True), record) for place, record in records.items()]
-    readers = {r.name: r for r in measure(subjects, Options(args.device, args.data_folder), wanted, Progress)}
-    found: dict[str, list[Reader]] = {str(f): [readers[str(path)] for path in paths] for f, paths in groups.items()}
-    for name, group in found.items():
-        print(table(name, group))
-    for line in comparison(found):
+    groups = {folder: list_run_folders(folder) for folder in args.runs}
+    records = _assign_record_files(groups, args.records)
+    models = [(load_evaluated_model(Path(source), require_finished=True), record) for source, record in records.items()]
+    evaluators = {
+        r.name: r
+        for r in measure_corruption_errors(models, RunOptions(args.device, args.data_folder), settings, ProgressBar)
+    }
+    evaluators_by_folder: dict[str, list[CorruptionEvaluator]] = {
+        str(f): [evaluators[str(path)] for path in paths] for f, paths in groups.items()
+    }
+    for name, group in evaluators_by_folder.items():
+        print(render_group_table(name, group))
+    for line in render_group_differences(evaluators_by_folder):
         print(line)
-    print("records: " + _where(records, args.records))
+    print("records: " + _describe_record_location(records, args.records))
     return 0
 
 
-def _records(groups: dict[Path, list[Path]], folder: Path | None) -> dict[str, Path | None]:
-    """The record of each network: in the run's own folder, or in one folder under its name; zoo:NAME has no own one."""
+def _assign_record_files(groups: dict[Path, list[Path]], folder: Path | None) -> dict[str, Path | None]:
+    """Return the record file of each run: in the run folder, or in the common folder if one is given.
+
+    A network of the zoo has a record (else None) only if a folder is given.
+    """
     records: dict[str, Path | None] = {}
     for path in (path for paths in groups.values() for path in paths):
-        target = _record(path, folder)
+        target = _record_file(path, folder)
         if str(path) in records or (target is not None and target in records.values()):
             raise InputError(
-                f"two of the networks would leave the same record, {target}: read them one after the other"
+                f"two of the networks would have the same record file, {target}; measure them one after the other"
             )
         records[str(path)] = target
     return records
 
 
-def _record(path: Path, folder: Path | None) -> Path | None:
-    member = named(path)
+def _record_file(path: Path, folder: Path | None) -> Path | None:
+    zoo_name = parse_zoo_name(path)
     if folder is None:
-        return path / RECORD if member is None else None
-    if member is not None:
-        return folder / f"{member}.json"
-    whole = path.resolve()
-    name = f"{whole.parent.name}/{whole.name}" if whole.name.startswith("seed-") else whole.name
+        return path / RECORD_NAME if zoo_name is None else None
+    if zoo_name is not None:
+        return folder / f"{zoo_name}.json"
+    resolved = path.resolve()
+    name = f"{resolved.parent.name}/{resolved.name}" if resolved.name.startswith("seed-") else resolved.name
     return folder / f"{name}.json"
 
 
-def _where(records: dict[str, Path | None], folder: Path | None) -> str:
-    """A line about where they are."""
+def _describe_record_location(records: dict[str, Path | None], folder: Path | None) -> str:
+    """Return where the records are, as text."""
     if folder is not None:
         return str(folder)
-    own = [f"{RECORD} in the folder of each run"] if any(records.values()) else []
-    none = ["none of networks of the zoo; --records FOLDER writes them"] if not all(records.values()) else []
-    return "; ".join(own + none)
+    parts = [f"{RECORD_NAME} in the folder of each run"] if any(records.values()) else []
+    zoo_parts = ["none for networks of the zoo (use --records FOLDER)"] if not all(records.values()) else []
+    return "; ".join(parts + zoo_parts)

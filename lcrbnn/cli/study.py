@@ -1,4 +1,4 @@
-"""`lcrbnn study`."""
+"""`lcrbnn study`: variants of a plan, trained with the same seeds and compared."""
 
 from __future__ import annotations
 
@@ -6,68 +6,100 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcrbnn.cli.train import SAVE_HELP, STEP_HELP, add_options, add_reading, parse_seeds
-from lcrbnn.errors import number
+from lcrbnn.cli.run_options import (
+    add_cache_option,
+    add_checkpoint_option,
+    add_data_folder_option,
+    add_device_option,
+    add_step_mode_option,
+    add_worker_options,
+    parse_seeds,
+)
+from lcrbnn.errors import check_number
 
 if TYPE_CHECKING:
-    from lcrbnn.study.plan import Part
-    from lcrbnn.train.options import Options
+    from lcrbnn.study.plan import StudyPart
+    from lcrbnn.train.setup.options import RunOptions
+
+EXAMPLES = ("lcrbnn study plan.toml --runs-folder runs/plan --seeds 0-2", "lcrbnn study plan.toml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A plan, and where its runs and records go."""
-    parser.add_argument("plan", type=Path, help="a .toml file: recipe, seeds, control, settings, arms")
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="train what is not finished, into this folder")
+    """Add the plan, the folders and the options of its runs."""
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER", help="of the records; results/ and the name of the plan if not said"
+        "plan", type=Path, metavar="PLAN", help="TOML file with recipe, seeds, baseline, [settings] and [variants.NAME]"
     )
-    add_running(parser)
-
-
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """How the runs of a study are carried out."""
-    parser.add_argument("--part", default="1/1", help="take every n-th arm: 1/4 to 4/4 in four processes")
-    parser.add_argument("--seeds", metavar="LIST", help="take these seeds only, such as 0-2 or 0,5")
-    parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="runs at a time")
-    parser.add_argument("--step", default="auto", help=STEP_HELP)
     parser.add_argument(
-        "--ahead", type=int, default=0, metavar="N", help="processes that compile the steps of later arms meanwhile"
+        "--runs-folder",
+        type=Path,
+        metavar="FOLDER",
+        help="train unfinished runs into this folder; without it only the table is printed",
     )
-    parser.add_argument("--save-seconds", type=float, default=30.0, help=SAVE_HELP)
-    parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
-    add_options(parser)
-    add_reading(parser)
+    parser.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="folder of the result records (default: results/PLAN)"
+    )
+    add_study_options(parser)
 
 
-def options_of(args: argparse.Namespace, runs: Path) -> Options:
-    """How they are carried out, as the options say it; runs of other plans lie in `runs`, a folder a plan."""
-    from lcrbnn.train.options import Options
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for running the variants of plans."""
+    run, data, precision = (parser.add_argument_group(name) for name in ("run", "data", "precision"))
+    run.add_argument(
+        "--shard", default="1/1", metavar="I/N", help="run every N-th variant, starting at the I-th, such as 1/4"
+    )
+    run.add_argument("--seeds", metavar="LIST", help="run only these seeds, such as 0-2 or 0,5")
+    run.add_argument("--parallel-runs", type=int, default=4, metavar="N", help="runs trained at the same time")
+    run.add_argument(
+        "--compile-workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes that compile the steps of later variants in advance",
+    )
+    add_checkpoint_option(run)
+    add_data_folder_option(data)
+    add_worker_options(data)
+    add_cache_option(data)
+    add_device_option(precision)
+    add_step_mode_option(precision)
 
-    number(args.ahead, "--ahead", low=0, whole=True)
-    reading = {"workers": args.workers, "cache": args.cache, "patience": args.patience}
-    return Options(
-        args.device, args.data_folder, args.save_seconds, step=args.step, **reading, runs=runs, ahead=args.ahead
+
+def build_run_options(args: argparse.Namespace, runs_folder: Path) -> RunOptions:
+    """Return the run options of a study. Runs of other plans are looked up in runs_folder/PLAN."""
+    from lcrbnn.train.setup.options import RunOptions
+
+    check_number(args.compile_workers, "--compile-workers", low=0, integer=True)
+    return RunOptions(
+        device=args.device,
+        data_folder=args.data_folder,
+        checkpoint_interval_s=args.checkpoint_interval,
+        step_mode=args.step_mode,
+        workers=args.workers,
+        cache_images=args.cache_images,
+        worker_timeout_s=args.worker_timeout,
+        runs_folder=runs_folder,
+        compile_workers=args.compile_workers,
     )
 
 
-def part_of(args: argparse.Namespace) -> Part:
-    """Which runs, as the options say it."""
-    from lcrbnn.study.plan import Part
+def parse_part(args: argparse.Namespace) -> StudyPart:
+    """Return the part of a study that --shard and --seeds select."""
+    from lcrbnn.study.plan import StudyPart
 
-    return Part.of(args.part, None if args.seeds is None else parse_seeds(args.seeds))
+    return StudyPart.parse(args.shard, None if args.seeds is None else parse_seeds(args.seeds))
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the plan if a folder is given; print the table of what is there."""
-    from lcrbnn.study.plan import read_plan, run_plan, table
+    """Run the plan if a folder is given, and print the table of all existing records."""
+    from lcrbnn.study.plan import read_plan, render_study_table, run_plan
 
-    number(args.side_by_side, "--side-by-side", low=1, whole=True)
-    part = part_of(args)
+    check_number(args.parallel_runs, "--parallel-runs", low=1, integer=True)
+    part = parse_part(args)
     plan = read_plan(args.plan)
     records = Path("results") / plan.name if args.records is None else args.records
-    if args.run is not None:
-        options = options_of(args, args.run.parent)
-        run_plan(plan, args.run, records, options, args.side_by_side, part)
-    print(table(plan, records))
-    print(f"records: {records}; visible: the smallest true difference that so many pairs show four times out of five")
+    if args.runs_folder is not None:
+        options = build_run_options(args, args.runs_folder.parent)
+        run_plan(plan, args.runs_folder, records, options, args.parallel_runs, part)
+    print(render_study_table(plan, records))
+    print(f"records: {records}; detectable: the smallest true difference that these pairs detect with 80 % power")
     return 0

@@ -1,4 +1,4 @@
-"""`lcrbnn train`."""
+"""`lcrbnn train`: one training run, or one run per seed."""
 
 from __future__ import annotations
 
@@ -8,240 +8,247 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lcrbnn.data import data_folder
-from lcrbnn.errors import InputError, Repeated, Stopped, number
-from lcrbnn.train.spec import Spec
+from lcrbnn.cli.run_options import (
+    ArgumentContainer,
+    add_cache_option,
+    add_checkpoint_option,
+    add_data_folder_option,
+    add_device_option,
+    add_step_mode_option,
+    add_worker_options,
+    parse_seeds,
+)
+from lcrbnn.errors import ErrorOnOtherRank, InputError, StopSignal, check_number
+from lcrbnn.train.setup.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from lcrbnn.train.ranks import Ranks
-    from lcrbnn.train.run import MakeProgress
+    from lcrbnn.train.distributed.ranks import Ranks
+    from lcrbnn.train.train import ProgressFactory
 
-MOST = 1000  # seeds of one range
-SAVE_HELP = "seconds between two checkpoints"
-STEP_HELP = "eager, fast (compiled and captured), or auto: fast on a GPU"
+EXAMPLES = (
+    "lcrbnn train digits --lcr default --run-folder runs/digits",
+    "lcrbnn train --dataset cifar10 --model resnet20-double --epochs 100 --seeds 0-2 --run-folder runs/cifar10",
+)
+OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")  # as --help shows them
+MIN_GRADIENT_RATIO = 0.01  # below this gradient ratio LCR has practically no effect
+MAX_NAMED_SEEDS = 4  # in an error message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A recipe, a folder, how to run, and every field of the spec."""
-    parser.add_argument("recipe", nargs="?", help="a recipe of the package (lcrbnn recipes), or a .toml file")
-    # torchrun takes --run for the beginning of an option of its own, so there is a second name.
-    parser.add_argument("--run", "--folder", type=Path, required=True, metavar="FOLDER", help="folder of the run")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, or start it")
+    """Add the recipe, the options of the command and one option per field of TrainSpec, in groups."""
     parser.add_argument(
-        "--seeds", metavar="LIST", help="several runs, such as 0-2 or 0,5, each in FOLDER/seed-N; side by side on a GPU"
+        "recipe", nargs="?", metavar="RECIPE", help="recipe of the package (lcrbnn recipes), or a .toml file"
     )
-    parser.add_argument(
-        "--lcr", metavar="FORM", help="with retention: default, paper or official, at the strength that goes with it"
+    groups = {name: parser.add_argument_group(name) for name in OPTION_GROUPS}
+    # torchrun accepts abbreviations of its own options: no option here may be the beginning of one of those.
+    groups["run"].add_argument(
+        "--run-folder",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder of the run (with --seeds: one folder seed-N per seed inside it)",
     )
-    add_options(parser)
-    add_reading(parser)
-    parser.add_argument("--cache", default="auto", help="hold images from files on the device: yes, no, auto (by size)")
-    parser.add_argument("--save-seconds", type=float, default=30.0, help=SAVE_HELP)
-    parser.add_argument("--step", default="auto", help=STEP_HELP)
-    parser.add_argument(
-        "--timeout", type=float, default=600.0, help="seconds that processes of a run, if there are several, wait"
+    groups["run"].add_argument("--resume", action="store_true", help="continue the run in the folder, or start it")
+    groups["run"].add_argument(
+        "--seeds", metavar="LIST", help="train several seeds, such as 0-2 or 0,5; on a GPU they train in parallel"
     )
-    parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard into the run")
-    group = parser.add_argument_group("settings of the run, over those of the recipe")
-    for one in fields(Spec):
-        _add_field(group, one)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where to compute, and where the data is."""
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--data-folder", type=Path, default=data_folder(), help="where the data sets are")
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How images are read from files."""
-    parser.add_argument(
-        "--workers", type=int, default=-1, help="processes that read images from files; -1: one a core but one"
+    add_checkpoint_option(groups["run"])
+    groups["run"].add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard event files into the run folder"
     )
-    parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds that such a process may say nothing before the run ends"
+    add_data_folder_option(groups["data"])
+    add_worker_options(groups["data"])
+    add_cache_option(groups["data"])
+    groups["LCR"].add_argument(
+        "--lcr",
+        metavar="NAME",
+        help="train with LCR: this variant (default, paper or official) with its recommended weight and warm-up",
     )
+    add_device_option(groups["precision"])
+    add_step_mode_option(groups["precision"])
+    groups["distributed"].add_argument(
+        "--distributed-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="timeout of communication between the processes of a run",
+    )
+    for setting in fields(TrainSpec):
+        _add_setting(groups[setting.metadata["group"]], setting)
 
 
-OTHER_FLAGS = {"start": ("--start-from",)}  # torchrun takes --start for the beginning of an option of its own
-
-
-def _add_field(group: Any, one: Field) -> None:
-    about, default = one.metadata["about"], one.default
-    choices = one.metadata.get("choices")
-    if choices:
-        about += "; " + ", ".join(f"{name}: {text}" for name, text in choices.items())
-    shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    text = f"{about} (default: {shown or 'none'})".replace("%", "%%")
-    how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, "dest": one.name}
-    flag = f"--{one.name.replace('_', '-')}"
-    flags = [flag, *OTHER_FLAGS.get(one.name, ())]
+def _add_setting(group: ArgumentContainer, setting: Field) -> None:
+    """Add the option of one field of TrainSpec. An option that is not given leaves no attribute in the namespace."""
+    help_text, default = setting.metadata["about"], setting.default
+    if choices := setting.metadata.get("choices"):
+        help_text += "; " + "; ".join(f"{name}: {meaning}" for name, meaning in choices.items())
+    shown_default = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    help_text = f"{help_text} (default: {shown_default or 'none'})".replace("%", "%%")
+    option = f"--{setting.name.replace('_', '-')}"
+    common: dict[str, Any] = {"help": help_text, "default": argparse.SUPPRESS, "dest": setting.name}
+    metavar = setting.metadata["metavar"]
     if isinstance(default, bool):
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, **how)
+        group.add_argument(option, action=argparse.BooleanOptionalAction, **common)
     elif isinstance(default, tuple):
-        kind = float if one.metadata["numbers"] else str
-        group.add_argument(flag, nargs="*", type=kind, metavar="X", **how)
+        item_type = float if setting.metadata["numbers"] else str
+        group.add_argument(option, nargs="*", type=item_type, metavar=metavar, **common)
     else:
-        group.add_argument(*flags, type=type(default), metavar=type(default).__name__.upper(), **how)
-
-
-def parse_seeds(text: str) -> list[int]:
-    """[0, 1, 2, 5] from "0-2,5"."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        last = last if dash else first
-        digits = first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()
-        if not digits or max(len(first), len(last)) > 18 or not 0 <= int(last) - int(first) < MOST:
-            raise InputError(f"--seeds is a list such as 0-2 or 0,5; got {text[:40]!r}")
-        seeds += range(int(first), int(last) + 1)
-    if len(set(seeds)) != len(seeds):
-        raise InputError(f"--seeds names a seed twice; got {text!r}")
-    return seeds
+        group.add_argument(option, type=type(default), metavar=metavar, **common)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Make the spec of recipe and options, train, say what came out and where it lies; under torchrun, one of many."""
-    from lcrbnn.train.ranks import joined
+    """Train the runs and print a summary of each. Under torchrun this process is one of several."""
+    from lcrbnn.train.distributed.ranks import join_process_group
 
-    number(args.timeout, "--timeout", low=1)
-    with joined(args.device, args.timeout) as ranks:
+    check_number(args.distributed_timeout, "--distributed-timeout", low=1)
+    with join_process_group(args.device, args.distributed_timeout) as ranks:
         try:
             return _train(args, ranks)
-        except Stopped as stopped:
-            if ranks.first:
+        except StopSignal as signal:
+            if ranks.is_first:
                 raise
-            raise Repeated(128 + stopped.number) from None
+            raise ErrorOnOtherRank(128 + signal.signal_number) from None
 
 
 def _train(args: argparse.Namespace, ranks: Ranks) -> int:
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.numerics import find_device
-    from lcrbnn.train.opening import check_places
-    from lcrbnn.train.options import Options
-    from lcrbnn.train.run import train_together
+    from lcrbnn.device import find_device
+    from lcrbnn.runs.run_folder import RunFolder
+    from lcrbnn.train.setup.options import RunOptions
+    from lcrbnn.train.setup.validate import validate_jobs
+    from lcrbnn.train.train import train_validated
 
-    reading = (args.workers, args.cache, args.patience)
-    where = (args.device, args.data_folder, args.save_seconds, args.tensorboard, args.step)
-    options = Options(*where, *reading, ranks=ranks)
-    jobs = ranks.told(lambda: _jobs(args, ranks))
-    ranks.told(lambda: check_places(jobs, args.resume))
-    together = len(jobs) > 1 and find_device(args.device).type == "cuda"
-    for part in [jobs] if together else [{path: spec} for path, spec in jobs.items()]:
-        alone = len(jobs) > 1 and not together
-        train_together(part, options, resume=args.resume, progress=_announced(part, args.resume, named=alone))
-        for path in part:
-            if ranks.first:
-                _check_last(RunFolder(path))
-                print(_summary(RunFolder(path)))
+    options = RunOptions(
+        device=args.device,
+        data_folder=args.data_folder,
+        checkpoint_interval_s=args.checkpoint_interval,
+        tensorboard=args.tensorboard,
+        step_mode=args.step_mode,
+        workers=args.workers,
+        cache_images=args.cache_images,
+        worker_timeout_s=args.worker_timeout,
+        ranks=ranks,
+    )
+    specs = ranks.run_on_rank0(lambda: validate_jobs(_build_specs(args, ranks), args.data_folder, resume=args.resume))
+    in_parallel = len(specs) > 1 and find_device(args.device).type == "cuda"
+    one_by_one = len(specs) > 1 and not in_parallel
+    for group in [specs] if in_parallel else [{path: spec} for path, spec in specs.items()]:
+        progress = _make_progress_factory(group, args.resume, print_seeds=one_by_one)
+        train_validated(group, options, resume=args.resume, progress=progress)
+        for path in group:
+            if ranks.is_first:
+                _warn_if_unreadable(RunFolder(path))
+                print(_summarize_run(RunFolder(path)))
     return 0
 
 
-def _announced(jobs: dict[Path, Spec], resume: bool, named: bool) -> MakeProgress:
-    """A maker of the bar that first says what starts: it is called once nothing can be refused any more."""
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.runs.progress import Progress
+def _make_progress_factory(specs: dict[Path, TrainSpec], resume: bool, print_seeds: bool) -> ProgressFactory:
+    """Return a factory of the progress bar that first prints which runs start. It is called after all checks."""
+    from lcrbnn.runs.progress import ProgressBar
+    from lcrbnn.runs.run_folder import RunFolder
 
-    lines = [f"seed {spec.seed}: {path}" for path, spec in jobs.items() if named]
-    lines += [f"no run in {path} yet: starting it" for path in jobs if resume and not RunFolder(path).exists()]
+    lines = [f"seed {spec.seed}: {path}" for path, spec in specs.items() if print_seeds]
+    lines += [f"no run in {path} yet: starting it" for path in specs if resume and not RunFolder(path).exists()]
 
-    def make(total: int, done: int) -> Progress:
-        bar = Progress(total, done=done, tenths=False)
+    def make_progress(total: int, num_done: int) -> ProgressBar:
+        bar = ProgressBar(total, num_done=num_done, print_tenths=False)
         for line in lines:
-            bar.say(line)
+            bar.print_line(line)
         return bar
 
-    return make
+    return make_progress
 
 
-def _jobs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, Spec]:
-    """The runs that were asked for, and the spec of each."""
-    from lcrbnn.runs.folder import RunFolder
-    from lcrbnn.train.build import read_spec, refuse_unused
-    from lcrbnn.train.dataset import settled
-    from lcrbnn.train.recipes import find_recipe
-    from lcrbnn.train.strengths import retaining
+def _build_specs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, TrainSpec]:
+    """Return the requested runs: the spec of each by its folder."""
+    from lcrbnn.recipes.recipe import apply_lcr_default, find_recipe
+    from lcrbnn.runs.run_folder import RunFolder
+    from lcrbnn.train.setup.load import read_spec
+    from lcrbnn.train.setup.validate import reject_unused_settings
 
-    given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
-    if args.seeds is not None and "seed" in given:
-        raise InputError("say --seed or --seeds, not both")
-    if args.seeds is not None and ranks.launched:
+    given_settings = {
+        setting.name: getattr(args, setting.name) for setting in fields(TrainSpec) if hasattr(args, setting.name)
+    }
+    if args.seeds is not None and "seed" in given_settings:
+        raise InputError("give --seed or --seeds, not both")
+    if args.seeds is not None and ranks.is_launched:
         raise InputError("under torchrun all processes share one run: start each seed by itself, with --seed")
     seeds = [None] if args.seeds is None else parse_seeds(args.seeds)
-    _check_kind(args.run, several=args.seeds is not None)
-    siblings = [RunFolder(args.run / f"seed-{seed}") for seed in seeds if seed is not None]
-    jobs: dict[Path, Spec] = {}
+    _check_folder_layout(args.run_folder, several_seeds=args.seeds is not None)
+    seed_folders = [RunFolder(args.run_folder / f"seed-{seed}") for seed in seeds if seed is not None]
+    specs: dict[Path, TrainSpec] = {}
     for seed in seeds:
-        path = args.run if seed is None else args.run / f"seed-{seed}"
+        path = args.run_folder if seed is None else args.run_folder / f"seed-{seed}"
         folder = RunFolder(path)
-        begun = next((one for one in (folder, *siblings) if one.exists()), None)
-        if args.recipe is None and args.resume and begun is not None:
-            base, origin = read_spec(begun), f"the run in {begun.path}"  # a new seed begins as the others did
+        started_run = next((run for run in (folder, *seed_folders) if run.exists()), None)
+        if args.recipe is None and args.resume and started_run is not None:
+            # A new seed gets the settings of the seeds that were started before.
+            base, origin = read_spec(started_run), f"the run in {started_run.path}"
         else:
-            if args.resume and args.recipe is None and not given:
-                raise InputError(f"there is no run in {path} to go on with, and no recipe or setting to start one")
-            base = Spec() if args.recipe is None else find_recipe(args.recipe).spec
+            if args.resume and args.recipe is None and not given_settings:
+                raise InputError(f"there is no run in {path} to resume, and no recipe or setting to start one")
+            base = TrainSpec() if args.recipe is None else find_recipe(args.recipe).spec
             origin = f"the recipe {args.recipe}"
         if args.lcr is not None:
-            base, origin = retaining(_lasting(base, given), args.lcr), f"--lcr {args.lcr}"
-        _check_strength(base, given, origin)
-        spec = base.but(**given, **({} if seed is None else {"seed": seed}))
+            # The recommended warm-up depends on the number of epochs.
+            base = base.replace(epochs=given_settings["epochs"]) if "epochs" in given_settings else base
+            base, origin = apply_lcr_default(base, args.lcr), f"--lcr {args.lcr}"
+        _check_lcr_strength(base, given_settings, origin)
+        spec = base.replace(**given_settings, **({} if seed is None else {"seed": seed}))
         if not folder.exists():
-            refuse_unused(spec, given, ranks.size)
-        jobs[path] = settled(spec, args.data_folder)
-    return jobs
+            reject_unused_settings(spec, given_settings, ranks.size)
+        specs[path] = spec
+    return specs
 
 
-def _check_kind(path: Path, several: bool) -> None:
-    """Raise if one run is to lie in a folder of several seeds, or the other way round."""
-    from lcrbnn.runs.folder import RunFolder
+def _check_folder_layout(path: Path, several_seeds: bool) -> None:
+    """Raise InputError if a folder of one run gets several seeds, or the other way round."""
+    from lcrbnn.runs.run_folder import RunFolder
 
-    one = RunFolder(path).exists()
-    if several and one:
-        raise InputError(f"{path} holds one run, and --seeds makes a folder for each: choose another folder")
-    if not several and not one and (seeds := _seeds_in(path)):
-        raise InputError(f"{path} holds {seeds}: say which with --seeds, or choose another folder")
-
-
-def _check_strength(base: Spec, given: dict[str, Any], origin: str) -> None:
-    """Raise if weight or share is given where its `origin`, a recipe for instance, has set the other one already."""
-    for mine, other in (("share", "weight"), ("weight", "share")):
-        if mine not in given and getattr(base, mine) > 0 and given.get(other, 0) > 0:
-            value = getattr(base, mine)
-            raise InputError(f"{origin} sets {mine} {value:g}: say --{mine}, or --{mine} 0 and --{other}")
+    is_run = RunFolder(path).exists()
+    if several_seeds and is_run:
+        raise InputError(f"{path} is the folder of one run, and --seeds needs a folder per seed: choose another folder")
+    if not several_seeds and not is_run and (seeds := _list_seed_folders(path)):
+        raise InputError(f"{path} contains {seeds}: choose some of them with --seeds, or another folder")
 
 
-def _lasting(base: Spec, given: dict[str, Any]) -> Spec:
-    """With the number of epochs that was asked for: a strength may depend on it."""
-    return base.but(epochs=given["epochs"]) if "epochs" in given else base
+def _check_lcr_strength(base: TrainSpec, given_settings: dict[str, Any], origin: str) -> None:
+    """Raise InputError if an option sets lcr_weight where `origin` (recipe) sets lcr_gradient_ratio, or vice versa."""
+    for name, other_name in (("lcr_gradient_ratio", "lcr_weight"), ("lcr_weight", "lcr_gradient_ratio")):
+        if name not in given_settings and getattr(base, name) > 0 and given_settings.get(other_name, 0) > 0:
+            option, other_option = (f"--{setting.replace('_', '-')}" for setting in (name, other_name))
+            raise InputError(
+                f"{origin} sets {name} {getattr(base, name):g}: give {option}, or {option} 0 and {other_option}"
+            )
 
 
-def _seeds_in(path: Path) -> str:
-    """The first runs of seeds in a folder, as a sentence lists them; empty if there are none."""
-    from lcrbnn.runs.folder import RunFolder
+def _list_seed_folders(path: Path) -> str:
+    """Return the first seed-N folders with a run, as text; "" if there are none."""
+    from lcrbnn.runs.run_folder import RunFolder
 
-    seeds = sorted(p.name for p in path.glob("seed-*") if RunFolder(p).exists()) if path.is_dir() else []
-    return ", ".join(seeds[:4]) + (" ..." if len(seeds) > 4 else "")
+    names = sorted(p.name for p in path.glob("seed-*") if RunFolder(p).exists()) if path.is_dir() else []
+    return ", ".join(names[:MAX_NAMED_SEEDS]) + (" ..." if len(names) > MAX_NAMED_SEEDS else "")
 
 
-def _check_last(folder: Any) -> None:
-    """Say so if the network of a finished run cannot be read any more, and what brings it back."""
-    from lcrbnn.train.build import load_network
+def _warn_if_unreadable(folder: Any) -> None:
+    """Print a warning if the network of a finished run cannot be read, and how to restore it."""
+    from lcrbnn.train.setup.load import load_network
 
     try:
         load_network(folder)
     except InputError as error:
         print(
-            f"{folder.path}: the run is finished, but {error}; without its record.json, --resume makes its end again",
+            f"{folder.path}: the run is finished, but {error}; without its record.json, --resume repeats its end",
             file=sys.stderr,
         )
 
 
-def _summary(folder: Any) -> str:
-    last = folder.last_line()
-    valid = "" if last["valid"] is None else f", {last['valid']:.2f} % of the validation images"
-    share = ""
-    if last["share"] is not None:
-        little = " (under 1 %: as good as none)" if last["share"] < 0.01 else ""
-        share = f"; retention's share of the gradient is {last['share']:.2g}{little}"
-    return f"{folder.path}: epoch {last['epoch']}, {last['train']:.2f} % of the training images{valid}{share}"
+def _summarize_run(folder: Any) -> str:
+    line = folder.read_last_log_line()
+    valid = "" if line["valid_top1"] is None else f", {line['valid_top1']:.2f} % of the validation images"
+    gradient_ratio = ""
+    if line["lcr_gradient_ratio"] is not None:
+        ratio = line["lcr_gradient_ratio"]
+        hint = " (under 1 %: practically no effect)" if ratio < MIN_GRADIENT_RATIO else ""
+        gradient_ratio = f"; the gradient ratio of LCR is {ratio:.2g}{hint}"
+    top1 = f"{line['train_top1']:.2f} % of the training images{valid}"
+    return f"{folder.path}: epoch {line['epoch']}, {top1}{gradient_ratio}"

@@ -1,31 +1,33 @@
-"""`lcrbnn zoo`."""
+"""`lcrbnn zoo`: the list of trained networks."""
 
 from __future__ import annotations
 
 import argparse
 
-from lcrbnn.cli._given import COMMANDS
+from lcrbnn.cli.model_arguments import ZOO_COMMANDS
+
+EXAMPLES = ("lcrbnn zoo", "lcrbnn eval zoo:digits-resnet8-irnet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing to say."""
+    """Add nothing: the command has no options."""
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print each network: name, accuracy of its file, seed, mean of all seeds, size, training command, record."""
-    from lcrbnn.zoo import members
+    from lcrbnn.zoo.zoo_index import list_members
 
-    found = members().values()
-    width = max((len(one.name) for one in found), default=0)
-    for one in found:
+    members = list_members().values()
+    width = max((len(member.name) for member in members), default=0)
+    for member in members:
         print(
-            f"{one.name:<{width}}  {one.top1:.2f} % of {one.images:,} test images of {one.data}, {one.bytes:,} bytes, "
-            f"{one.network} {one.method}, retention: {one.retention}"
+            f"{member.name:<{width}}  {member.top1:.2f} % of {member.images:,} test images of {member.dataset}, "
+            f"{member.bytes:,} bytes, {member.model} {member.method}, LCR: {member.lcr}"
         )
-        if one.mean_top1 is not None:
-            print(f"  seed {one.seed}; mean of all {one.runs} seeds, as trained: {one.mean_top1:.2f} %")
-        if one.note:
-            print(f"  {one.note}")
-        print(f"  {one.recipe}\n  {one.record}")
-    print(f"each by zoo:NAME in lcrbnn {', '.join(COMMANDS)}; in Python lcrbnn.zoo.load(NAME)")
+        if member.mean_top1 is not None:
+            print(f"  seed {member.seed}; mean of all {member.runs} seeds, as trained: {member.mean_top1:.2f} %")
+        if member.note:
+            print(f"  {member.note}")
+        print(f"  {member.train_command}\n  {member.record}")
+    print(f"use zoo:NAME in lcrbnn {', '.join(ZOO_COMMANDS)}, and lcrbnn.zoo.load(NAME) in Python")
     return 0

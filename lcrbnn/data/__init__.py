@@ -1,7 +1,7 @@
-"""Data sets, as arrays."""
+"""Data sets, their files, and data loading."""
 
+from lcrbnn.data.datasets import DATASETS, DataSet, default_data_folder
 from lcrbnn.data.digits import load_digits
-from lcrbnn.data.split import Images, Split
-from lcrbnn.data.table import DATASETS, DataSet, data_folder
+from lcrbnn.data.split import ImageArrays, Split
 
-__all__ = ["DATASETS", "DataSet", "Images", "Split", "data_folder", "load_digits"]
+__all__ = ["DATASETS", "DataSet", "ImageArrays", "Split", "default_data_folder", "load_digits"]

@@ -1,4 +1,4 @@
-"""What a data set is: images for training, others for the test, and a fixed validation split of the former."""
+"""Training and test images as arrays, and the fixed validation split of the training images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-VALIDATION_SEED = 0  # of the validation split: the same images whatever the seed of a run
+VALIDATION_SEED = 0  # independent of the seed of a run, so that all runs have the same validation images
 
 
 class Split(NamedTuple):
@@ -18,28 +18,30 @@ class Split(NamedTuple):
     labels: np.ndarray
 
     def take(self, rows: np.ndarray) -> Split:
-        """Some of the images."""
+        """Return the images and labels of these rows."""
         return Split(self.images[rows], self.labels[rows])
 
 
-class Images:
-    """A data set as it was published: uint8 images for training and for the test."""
+class ImageArrays:
+    """Training and test images of a data set as published, uint8."""
 
     def __init__(self, train: Split | Callable[[], Split], test: Split | Callable[[], Split]) -> None:
-        """Take both, or functions that read them when they are first asked for."""
+        """Keep both splits, or functions that read them at the first access."""
         self._train, self._test = train, test
 
     @cached_property
     def train(self) -> Split:
-        """For training."""
+        """Training images, including the validation images."""
         return self._train() if callable(self._train) else self._train
 
     @cached_property
     def test(self) -> Split:
-        """For the test."""
+        """Test images."""
         return self._test() if callable(self._test) else self._test
 
-    def divided(self, held_out: int) -> tuple[Split, Split]:
-        """The training images without, and only, the `held_out` ones that are for validation: always the same ones."""
+    def split_validation(self, num_validation_images: int) -> tuple[Split, Split]:
+        """Return the training images without the validation images, and the validation images (always the same)."""
         order = np.random.default_rng(VALIDATION_SEED).permutation(len(self.train.labels))
-        return self.train.take(np.sort(order[held_out:])), self.train.take(np.sort(order[:held_out]))
+        return self.train.take(np.sort(order[num_validation_images:])), self.train.take(
+            np.sort(order[:num_validation_images])
+        )

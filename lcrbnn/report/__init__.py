@@ -1,1 +1,1 @@
-"""One page about runs: what was trained, how well, how robust, at what cost; from records, never from a network."""
+"""Build a report about runs from their records: training settings, accuracy, robustness and cost."""

@@ -1,1 +1,1 @@
-"""What a run shows and leaves behind."""
+"""The files of a run (settings, log, checkpoints, record), its progress bar and its stop signals."""

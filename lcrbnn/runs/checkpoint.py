@@ -1,8 +1,9 @@
-"""Checkpoints: named arrays and a few facts in one file, every bit of it checked when it is read. NumPy only.
+"""Checkpoints: named arrays and JSON facts in one file, with checksums over every byte. No PyTorch.
 
-The file is a safetensors file (any such reader opens it; nothing in it can run): 8 bytes of length, a JSON header that
-names each array's type, shape and place, then the arrays. To that, which checks nothing, we add checksums: the header's
-metadata holds the SHA-256 of each array, and a last array, `checksum`, that of length and header.
+A checkpoint is a safetensors file, so other tools can read it, and it contains no executable code. It consists of 8
+bytes with the header length, a JSON header with the type, shape and offsets of each array, and the arrays. Safetensors
+has no checksums, so we add them: the metadata in the header holds the SHA-256 of each array, and the last array,
+`checksum`, holds the SHA-256 of header length and header.
 """
 
 from __future__ import annotations
@@ -16,112 +17,114 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lcrbnn.errors import InputError
-from lcrbnn.runs.files import read_regular_file, write_whole
+from lcrbnn.runs.atomic_files import read_regular_file, write_atomic
 
-VERSION = 1
+FORMAT_VERSION = 1
 CHECKSUM = "checksum"
 METADATA = "__metadata__"
-_LONGEST_HEADER = 100_000_000
-_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
-_NAMES = {np.dtype(code): name for name, code in _KINDS.items()}
+_MAX_HEADER_BYTES = 100_000_000
+_DTYPE_CODES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
+_DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPE_CODES.items()}
 
 
 class Checkpoint(NamedTuple):
-    """What a file holds: arrays by name, and facts as plain JSON values."""
+    """The content of a checkpoint file: arrays by name, and facts as plain JSON values."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
 
-class Damaged(InputError):
-    """A checkpoint cannot be used; the message says which and why."""
+class DamagedCheckpoint(InputError):
+    """A checkpoint file cannot be read. The message has its path and the reason."""
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write the file whole or not at all. OSError if the disk does not take it."""
+    """Write a checkpoint atomically. Raise OSError if that fails."""
     header: dict[str, Any] = {}
-    sums, data, place = {}, [], 0
-    for name, given in checkpoint.arrays.items():
+    checksums, body, offset = {}, [], 0
+    for name, original in checkpoint.arrays.items():
         if name in (CHECKSUM, METADATA):
-            raise ValueError(f"a checkpoint keeps the name {name!r} for itself")
-        array = given.astype(given.dtype.newbyteorder("<"), copy=False)
-        if array.dtype not in _NAMES:
-            raise ValueError(f"a checkpoint holds no arrays of type {array.dtype}; {name!r} is one")
-        raw = _bytes(array)
-        sums[name] = hashlib.sha256(raw).hexdigest()
-        header[name] = _entry(_NAMES[array.dtype], array.shape, place, raw.nbytes)
-        place += raw.nbytes
-        data.append(raw)
-    header[CHECKSUM] = _entry("U8", (32,), place, 32)
-    facts = {"lcrbnn": VERSION, "sha256": sums, "facts": checkpoint.facts}
+            raise ValueError(f"the array name {name!r} is reserved in checkpoints")
+        array = original.astype(original.dtype.newbyteorder("<"), copy=False)
+        if array.dtype not in _DTYPE_NAMES:
+            raise ValueError(f"a checkpoint cannot store arrays of type {array.dtype}; got {name!r}")
+        array_bytes = _view_bytes(array)
+        checksums[name] = hashlib.sha256(array_bytes).hexdigest()
+        header[name] = _make_header_entry(_DTYPE_NAMES[array.dtype], array.shape, offset, array_bytes.nbytes)
+        offset += array_bytes.nbytes
+        body.append(array_bytes)
+    header[CHECKSUM] = _make_header_entry("U8", (32,), offset, 32)
+    facts = {"lcrbnn": FORMAT_VERSION, "sha256": checksums, "facts": checkpoint.facts}
     header[METADATA] = {"checkpoint": json.dumps(facts)}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
-    head = len(text).to_bytes(8, "little") + text
-    write_whole(path, [head, *data, hashlib.sha256(head).digest()])
+    header_json = json.dumps(header).encode()
+    header_json += b" " * (-len(header_json) % 8)  # the arrays start at a multiple of 8 bytes
+    size_and_header = len(header_json).to_bytes(8, "little") + header_json
+    write_atomic(path, [size_and_header, *body, hashlib.sha256(size_and_header).digest()])
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _view_bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _entry(kind: str, shape: tuple[int, ...], place: int, size: int) -> dict[str, Any]:
-    return {"dtype": kind, "shape": list(shape), "data_offsets": [place, place + size]}
+def _make_header_entry(dtype_name: str, shape: tuple[int, ...], offset: int, num_bytes: int) -> dict[str, Any]:
+    return {"dtype": dtype_name, "shape": list(shape), "data_offsets": [offset, offset + num_bytes]}
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a file back; whatever is wrong with it is one kind of error, which names the file and the reason."""
+    """Read and verify a checkpoint. Raise DamagedCheckpoint with the path and the reason for every kind of fault."""
     try:
         content = read_regular_file(path)
     except OSError as error:
-        raise Damaged(f"the checkpoint {path} cannot be read: {error.strerror}") from None
+        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {error.strerror}") from None
     try:
         return _parse(content)
-    except _Wrong as reason:
-        raise Damaged(f"the checkpoint {path} is damaged: {reason}") from None
+    except _InvalidContent as reason:
+        raise DamagedCheckpoint(f"the checkpoint {path} is damaged: {reason}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
-        # its checksums agree, so somebody wrote it that way
-        raise Damaged(f"the checkpoint {path} is damaged: its header makes no sense ({error})") from None
+        # All checksums were correct: the file was written with this content.
+        raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its header is invalid ({error})") from None
 
 
-class _Wrong(Exception):
-    pass
+class _InvalidContent(Exception):
+    """A checkpoint is damaged, for the reason in the message."""
 
 
 def _parse(content: bytes) -> Checkpoint:
-    header, head = _header(content)
+    header, body_start = _read_header(content)
     stored = json.loads(header.pop(METADATA)["checkpoint"])
-    if stored["lcrbnn"] != VERSION:
-        raise _Wrong(f"it is of format {stored['lcrbnn']}, and this version of lcrbnn reads format {VERSION}")
-    arrays, place = {}, 0
+    if stored["lcrbnn"] != FORMAT_VERSION:
+        raise _InvalidContent(
+            f"it has format {stored['lcrbnn']}, but this version of lcrbnn reads format {FORMAT_VERSION}"
+        )
+    arrays, offset = {}, 0
     for name, entry in header.items():
-        dtype, shape, (start, stop) = np.dtype(_KINDS[entry["dtype"]]), entry["shape"], entry["data_offsets"]
+        dtype, shape, (start, stop) = np.dtype(_DTYPE_CODES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise _Wrong(f"the shape of {name!r} is {shape!r}")
-        if start != place or stop - start != math.prod(shape) * dtype.itemsize:
-            raise _Wrong(f"the place of {name!r} is {start} to {stop}")
-        arrays[name] = np.frombuffer(memoryview(content)[head + start : head + stop], dtype).reshape(shape)
-        place = stop
+            raise _InvalidContent(f"{name!r} has the shape {shape!r}")
+        if start != offset or stop - start != math.prod(shape) * dtype.itemsize:
+            raise _InvalidContent(f"{name!r} has the offsets {start} to {stop}")
+        arrays[name] = np.frombuffer(memoryview(content)[body_start + start : body_start + stop], dtype).reshape(shape)
+        offset = stop
     del arrays[CHECKSUM]
-    if head + place != len(content):
-        raise _Wrong(f"it has {len(content):,} bytes instead of {head + place:,}")
+    if body_start + offset != len(content):
+        raise _InvalidContent(f"it has {len(content):,} bytes instead of {body_start + offset:,}")
     for name, array in arrays.items():
-        if hashlib.sha256(_bytes(array)).hexdigest() != stored["sha256"].get(name):
-            raise _Wrong(f"the checksum of {name!r} does not agree with its numbers")
+        if hashlib.sha256(_view_bytes(array)).hexdigest() != stored["sha256"].get(name):
+            raise _InvalidContent(f"the checksum of {name!r} is wrong")
     if not isinstance(stored["facts"], dict):
-        raise _Wrong(f"its facts must be an object of JSON; got {stored['facts']!r}")
+        raise _InvalidContent(f"its facts must be a JSON object; got {stored['facts']!r}")
     return Checkpoint(arrays, stored["facts"])
 
 
-def _header(content: bytes) -> tuple[dict[str, Any], int]:
-    """The header, once its own checksum agrees: what it says is then what was written."""
-    size = int.from_bytes(content[:8], "little")
-    if len(content) < 8 + 32 or size > min(_LONGEST_HEADER, len(content) - 8 - 32):
-        raise _Wrong(f"it breaks off after {len(content):,} bytes, or never was a checkpoint")
-    head = 8 + size
-    if hashlib.sha256(content[:head]).digest() != content[-32:]:
-        raise _Wrong("the checksum of its header does not agree, or it breaks off")
-    header = json.loads(content[8:head])
+def _read_header(content: bytes) -> tuple[dict[str, Any], int]:
+    """Return the header and the offset of the first array, after a check of the header's checksum."""
+    header_size = int.from_bytes(content[:8], "little")
+    if len(content) < 8 + 32 or header_size > min(_MAX_HEADER_BYTES, len(content) - 8 - 32):
+        raise _InvalidContent(f"it ends after {len(content):,} bytes, or it is no checkpoint")
+    body_start = 8 + header_size
+    if hashlib.sha256(content[:body_start]).digest() != content[-32:]:
+        raise _InvalidContent("the checksum of its header is wrong, or its end is missing")
+    header = json.loads(content[8:body_start])
     if "checkpoint" not in header.get(METADATA, {}):
-        raise _Wrong("it was not written by lcrbnn")
-    return header, head
+        raise _InvalidContent("it was not written by lcrbnn")
+    return header, body_start

@@ -1,4 +1,4 @@
-"""The columns of a line of a run's log, and the check of their values."""
+"""The columns of log.jsonl and the validation of their values."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-# The columns that every line has.
+# The columns of every line.
 COLUMNS = (
     "epoch",
     "steps",
     "lr",
-    "weight",
-    "loss",
-    "lip",
-    "train",
-    "valid",
+    "lcr_weight",
+    "train_loss",
+    "lcr_loss",
+    "train_top1",
+    "valid_top1",
     "valid_loss",
-    "ratios",
-    "share",
+    "sigma_ratios",
+    "lcr_gradient_ratio",
     "seconds",
 )
 
 
-def validate_log_line(line: Any, epoch: int, where: str) -> None:
-    """Raise unless `line` is a line of the log for this epoch, counted from 1: all columns, each with a valid value."""
+def validate_log_line(line: Any, epoch: int, location: str) -> None:
+    """Raise InputError unless `line` is the log line of this epoch (from 1): it has all columns with valid values."""
     if not isinstance(line, dict) or not set(COLUMNS) <= set(line) or line["epoch"] != epoch:
-        raise InputError(where)
+        raise InputError(location)
     column = find_invalid_column(line)
     if column is not None:
-        raise InputError(f"{where}: {column} must be {_CHECKS[column].allowed}; got {_shorten(repr(line[column]))}")
+        raise InputError(f"{location}: {column} must be {_CHECKS[column].allowed}; got {_shorten(repr(line[column]))}")
 
 
 def find_invalid_column(line: Mapping[str, Any]) -> str | None:
-    """The first column of the log in `line` whose value is not valid; other names are ignored."""
+    """Return the first column in `line` with an invalid value, or None. Unknown names are ignored."""
     return next((name for name, check in _CHECKS.items() if name in line and not check.accepts(line[name])), None)
 
 
@@ -46,7 +46,7 @@ def _is_number(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return _is_number(value) and math.isfinite(value)
-    except OverflowError:  # an integer that is larger than every float
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -67,31 +67,31 @@ def _is_list_of_numbers(value: Any) -> bool:
 
 
 class _Check:
-    """The values that a column may have, as a predicate and in words."""
+    """The allowed values of a column, as a predicate and in words."""
 
     def __init__(self, accepts: Callable[[Any], bool], allowed: str, *, optional: bool = False) -> None:
         self.allowed = f"{allowed}, or null" if optional else allowed
         self.accepts = (lambda value: value is None or accepts(value)) if optional else accepts
 
 
-# The ratios, the shares and the validation loss may be infinite or NaN: no training step depends on them.
+# The sigma ratios, the gradient ratio and the validation loss may be infinite or NaN: no training step uses them.
 _CHECKS = {
-    "epoch": _Check(_is_positive_integer, "an integer from 1 on"),
-    "steps": _Check(_is_positive_integer, "an integer from 1 on"),
-    "lr": _Check(_is_at_least_0, "a finite number from 0 on"),
-    "weight": _Check(_is_at_least_0, "a finite number from 0 on"),
-    "loss": _Check(_is_finite, "a finite number"),
-    "lip": _Check(_is_finite, "a finite number", optional=True),
-    "train": _Check(_is_percentage, "a number from 0 to 100"),
-    "valid": _Check(_is_percentage, "a number from 0 to 100", optional=True),
+    "epoch": _Check(_is_positive_integer, "an integer of at least 1"),
+    "steps": _Check(_is_positive_integer, "an integer of at least 1"),
+    "lr": _Check(_is_at_least_0, "a finite number of at least 0"),
+    "lcr_weight": _Check(_is_at_least_0, "a finite number of at least 0"),
+    "train_loss": _Check(_is_finite, "a finite number"),
+    "lcr_loss": _Check(_is_finite, "a finite number", optional=True),
+    "train_top1": _Check(_is_percentage, "a number from 0 to 100"),
+    "valid_top1": _Check(_is_percentage, "a number from 0 to 100", optional=True),
     "valid_loss": _Check(_is_number, "a number", optional=True),
     "valid_top5": _Check(_is_percentage, "a number from 0 to 100", optional=True),
-    "ratios": _Check(_is_list_of_numbers, "a list of numbers", optional=True),
-    "share": _Check(_is_number, "a number", optional=True),
-    "seconds": _Check(_is_at_least_0, "a finite number from 0 on"),
-    "wait": _Check(_is_number, "a number"),
+    "sigma_ratios": _Check(_is_list_of_numbers, "a list of numbers", optional=True),
+    "lcr_gradient_ratio": _Check(_is_number, "a number", optional=True),
+    "seconds": _Check(_is_at_least_0, "a finite number of at least 0"),
+    "data_time_fraction": _Check(_is_number, "a number"),
 }
 
 
-def _shorten(text: str, longest: int = 60) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}..."
+def _shorten(text: str, max_length: int = 60) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]}..."

@@ -1,4 +1,4 @@
-"""A progress bar with an estimate of what is left; plain lines where there is no terminal."""
+"""A progress bar with the estimated time left, or plain lines if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,90 +11,99 @@ from typing import TextIO
 
 from lcrbnn.runs.terminal import escape_control_characters, redraw_line
 
-WIDTH = 24  # characters of the bar
-REDRAW = 0.1  # seconds between two drawings of it
-RECENT = 1 / 4  # of the time so far that is of late
-FINE = 1 / 64  # of the time so far: the least between two marks
+BAR_WIDTH = 24  # characters
+REDRAW_INTERVAL_S = 0.1  # shortest time between two updates of the bar
+RECENT_FRACTION = 1 / 4  # the recent speed is measured over this fraction of the time so far
+MARK_SPACING_FRACTION = 1 / 64  # marks for the recent speed are at least this fraction of the time so far apart
 
 
-def duration(seconds: float) -> str:
-    """A short human duration: "8 s", "3 min 20 s", "2 h 05 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: "8 s", "3 min 20 s", "2 h 05 min"."""
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-class Progress:
-    """Shows how much of `total` is done, of which `done` was done before: on a terminal one line, redrawn.
+class ProgressBar:
+    """Shows how many of `total` steps are done. `num_done` of them were done before this start.
 
-    Elsewhere a line for every tenth part, or (`tenths` False) only those that `tell` is given.
+    On a terminal this is one line that is redrawn. Elsewhere each tenth of the steps prints a line, or, with
+    `print_tenths=False`, only `print_status` does.
     """
 
-    def __init__(self, total: int, stream: TextIO | None = None, *, done: int = 0, tenths: bool = True) -> None:
-        """Start the clock."""
+    def __init__(
+        self, total: int, stream: TextIO | None = None, *, num_done: int = 0, print_tenths: bool = True
+    ) -> None:
+        """Start the time measurement."""
         self.total = total
-        self.before = self.done = done
-        self.tenths = tenths
+        self.num_done_at_start = self.num_done = num_done
+        self.print_tenths = print_tenths
         self.stream: TextIO | None = sys.stderr if stream is None else stream
-        self.live = self.stream is not None and self.stream.isatty()
-        self.began = time.monotonic()
-        self._drawn = -REDRAW
-        self._marks = deque([(self.began, done)])  # when so much was done
+        self.is_terminal = self.stream is not None and self.stream.isatty()
+        self.start_time = time.monotonic()
+        self._last_redraw = -REDRAW_INTERVAL_S
+        self._marks = deque([(self.start_time, num_done)])  # times and the number of steps done then
 
-    def left(self) -> str:
-        """How long the rest will take at the pace of late or of the whole time, whichever is faster.
+    def format_time_left(self) -> str:
+        """Return the estimated time left, or "?" before the first step.
 
-        Nothing is known before the first advance.
+        The estimate uses the recent speed or the speed since the start, whichever is higher.
         """
         now = time.monotonic()
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT * (now - self.began):
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_FRACTION * (now - self.start_time):
             self._marks.popleft()
-        paces = [(now - since) / (self.done - then) for since, then in self._since() if self.done > then]
-        return duration(min(paces) * (self.total - self.done)) if paces else "?"
+        seconds_per_step = [
+            (now - mark_time) / (self.num_done - num_done_then)
+            for mark_time, num_done_then in self._speed_marks()
+            if self.num_done > num_done_then
+        ]
+        return format_duration(min(seconds_per_step) * (self.total - self.num_done)) if seconds_per_step else "?"
 
-    def _since(self) -> list[tuple[float, int]]:
-        """From where a pace is taken: of late, since what is slow at first may not stay so; and of all, for a stall."""
-        return [self._marks[0], (self.began, self.before)]
+    def _speed_marks(self) -> list[tuple[float, int]]:
+        """Return the starts of two speed measurements: a recent mark, as the first steps may be slow, and the start."""
+        return [self._marks[0], (self.start_time, self.num_done_at_start)]
 
-    def advance(self, note: Callable[[], str]) -> None:
-        """One more is done; `note` says what was seen, and is asked only if it will be shown."""
-        tenth, self.done = self.done * 10 // self.total, self.done + 1
-        now, last = time.monotonic(), self.done == self.total
-        if now - self._marks[-1][0] >= FINE * (now - self.began):
-            self._marks.append((now, self.done))
-        if self.live and (last or now - self._drawn >= REDRAW):
-            self._drawn = now
-            filled = WIDTH * self.done // self.total
-            bar = "#" * filled + "." * (WIDTH - filled)
-            line = escape_control_characters(f"[{bar}] {self.done}/{self.total}  {self.left()} left  {note()}")
-            width = shutil.get_terminal_size().columns  # a line that wraps cannot be drawn over
-            self._write(line[: max(width - 1, 20)] + ("\n" if last else ""), redraw=True)
-        elif not self.live and self.tenths and self.done * 10 // self.total > tenth:
-            self._line(f"{self.done}/{self.total}  {note()}  {self.left()} left")
+    def advance(self, make_note: Callable[[], str]) -> None:
+        """Count one more step. `make_note` returns a text about it and is only called if the text will be shown."""
+        tenth, self.num_done = self.num_done * 10 // self.total, self.num_done + 1
+        now, is_last = time.monotonic(), self.num_done == self.total
+        if now - self._marks[-1][0] >= MARK_SPACING_FRACTION * (now - self.start_time):
+            self._marks.append((now, self.num_done))
+        if self.is_terminal and (is_last or now - self._last_redraw >= REDRAW_INTERVAL_S):
+            self._last_redraw = now
+            filled = BAR_WIDTH * self.num_done // self.total
+            bar = "#" * filled + "." * (BAR_WIDTH - filled)
+            line = escape_control_characters(
+                f"[{bar}] {self.num_done}/{self.total}  {self.format_time_left()} left  {make_note()}"
+            )
+            width = shutil.get_terminal_size().columns  # a line that wraps cannot be redrawn
+            self._write(line[: max(width - 1, 20)] + ("\n" if is_last else ""), redraw=True)
+        elif not self.is_terminal and self.print_tenths and self.num_done * 10 // self.total > tenth:
+            self._write_line(f"{self.num_done}/{self.total}  {make_note()}  {self.format_time_left()} left")
 
-    def tell(self, line: str) -> None:
-        """A plain line, with the time left: only where there is no bar that says the same, and no line a tenth."""
-        if not self.live and not self.tenths:
-            self._line(f"{line}  {self.left()} left")
+    def print_status(self, line: str) -> None:
+        """Print a line with the time left, unless a bar or the lines for tenths already show it."""
+        if not self.is_terminal and not self.print_tenths:
+            self._write_line(f"{line}  {self.format_time_left()} left")
 
-    def say(self, line: str) -> None:
-        """A line that must be seen: above the bar on a terminal."""
-        self._line(line, redraw=self.live)
+    def print_line(self, line: str) -> None:
+        """Print a line in any case. On a terminal it is above the bar."""
+        self._write_line(line, redraw=self.is_terminal)
 
     def close(self) -> None:
-        """Leave the bar as it is and begin a new line, if there is one to leave."""
-        if self.live and self._drawn > 0 and self.done < self.total:
+        """End the line of an unfinished bar."""
+        if self.is_terminal and self._last_redraw > 0 and self.num_done < self.total:
             self._write("\n")
-            self._drawn = -REDRAW
+            self._last_redraw = -REDRAW_INTERVAL_S
 
-    def _line(self, line: str, *, redraw: bool = False) -> None:
+    def _write_line(self, line: str, *, redraw: bool = False) -> None:
         self._write(line + "\n", redraw=redraw)
 
     def _write(self, text: str, *, redraw: bool = False) -> None:
-        """Show it, if anybody looks: work goes on when the reader of a pipe is gone, or a terminal is closed."""
+        """Write to the stream. Stop writing without an error if its reader is gone or the terminal is closed."""
         if self.stream is None:
             return
         try:
@@ -103,5 +112,5 @@ class Progress:
             else:
                 self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # the latter: it was closed here
-            self.stream, self.live = None, False
+        except (OSError, ValueError):  # ValueError: this process closed the stream
+            self.stream, self.is_terminal = None, False

@@ -1,1 +1,1 @@
-"""Experiments and the pictures of them."""
+"""Studies: variants of one recipe, trained with the same seeds and compared in pairs."""

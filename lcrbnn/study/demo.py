@@ -1,4 +1,4 @@
-"""The demo: the trainer on the embedded digits, with and without retention; a table, curves, where all of it lies."""
+"""The demo: a network trained on the embedded digits with and without LCR, with a table and curves of the results."""
 
 from __future__ import annotations
 
@@ -6,110 +6,112 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lcrbnn.device import single_thread
 from lcrbnn.errors import InputError
-from lcrbnn.runs.folder import RunFolder
-from lcrbnn.runs.progress import Progress
+from lcrbnn.evaluation.evaluate import evaluate
+from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure
+from lcrbnn.runs.progress import ProgressBar
 from lcrbnn.runs.record import read_record
-from lcrbnn.study.figure import BLUE, ORANGE, drawing
-from lcrbnn.train import Spec
-from lcrbnn.train.numerics import one_thread
-from lcrbnn.train.opening import check_places
-from lcrbnn.train.reading import evaluate
-from lcrbnn.train.run import train
+from lcrbnn.runs.run_folder import RunFolder
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.setup.validate import check_run_folders
+from lcrbnn.train.train import train
 
 
-class Run(NamedTuple):
-    """A finished run: the lines of its log, and its accuracy on the test images."""
+class DemoRun(NamedTuple):
+    """Log lines and test accuracy of a finished run."""
 
-    lines: list[dict[str, Any]]
-    test: float
+    log_lines: list[dict[str, Any]]
+    test_top1: float
 
 
-def run_demo(out: Path, *, weight: float, seeds: int, epochs: int) -> str:
-    """Train with and without retention into folders of `out`, draw demo.png there, and return the table.
+def run_demo(out: Path, *, lcr_weight: float, num_seeds: int, epochs: int) -> str:
+    """Train with and without LCR into folders of `out`, draw demo.png there, and return the table of the results.
 
-    Runs that are finished are not made again, interrupted ones go on.
+    Finished runs are not repeated, and interrupted runs are resumed.
     """
     specs = {
-        out / f"lambda-{w:g}" / f"seed-{seed}": Spec(weight=w, seed=seed, epochs=epochs)
-        for w in (0.0, weight)
-        for seed in range(seeds)
+        out / f"lambda-{w:g}" / f"seed-{seed}": TrainSpec(lcr_weight=w, seed=seed, epochs=epochs)
+        for w in (0.0, lcr_weight)
+        for seed in range(num_seeds)
     }
-    todo = sum(not RunFolder(path).record.exists() for path in specs)
-    shared: list[Progress] = []
+    num_unfinished = sum(not RunFolder(path).record_file.exists() for path in specs)
+    shared_bar: list[ProgressBar] = []
 
-    def progress(total: int, done: int) -> Progress:
-        if not shared:
-            shared.append(Progress(total * todo))
-        shared[0].done += done
-        shared[0].before += done
-        return shared[0]
+    def make_progress(total: int, num_done: int) -> ProgressBar:
+        if not shared_bar:
+            shared_bar.append(ProgressBar(total * num_unfinished))
+        shared_bar[0].num_done += num_done
+        shared_bar[0].num_done_at_start += num_done
+        return shared_bar[0]
 
-    runs: dict[float, list[Run]] = {0.0: [], weight: []}
-    check_places(specs, True)
-    with one_thread():
+    runs: dict[float, list[DemoRun]] = {0.0: [], lcr_weight: []}
+    check_run_folders(specs, True)
+    with single_thread():
         for path, spec in specs.items():
-            train(spec, path, resume=True, progress=progress)
-            runs[spec.weight].append(_read(path))
-    picture = out / "demo.png"
+            train(spec, path, resume=True, progress=make_progress)
+            runs[spec.lcr_weight].append(_read_run(path))
+    figure_path = out / "demo.png"
     try:
-        _draw(runs, picture)
-        shown = f"curves:   {picture}"
-    except InputError as error:  # without matplotlib, or a place to write, the table is still worth having
-        shown = f"no curves: {error}"
+        _draw_curves(runs, figure_path)
+        figure_line = f"curves:   {figure_path}"
+    except InputError as error:  # the table is useful without the figure, for example if matplotlib is missing
+        figure_line = f"no curves: {error}"
     columns = f"{'297 validation digits':<22}  {'500 test digits':<22}  mean |sigma_B / sigma_F - 1| over blocks"
-    who = f"mean and standard deviation of {seeds} paired seeds" if seeds > 1 else "one seed"
+    seeds_text = f"mean and standard deviation of {num_seeds} paired seeds" if num_seeds > 1 else "one seed"
     return "\n".join(
         [
             f"{'lambda':>8}  {columns}",
-            *(_row(w, found) for w, found in runs.items()),
-            f"{who}, last of {epochs} epochs: too few to claim a difference",
-            shown,
+            *(_render_row(w, variant_runs) for w, variant_runs in runs.items()),
+            f"{seeds_text}, last of {epochs} epochs: too few seeds to claim a difference",
+            figure_line,
             f"runs:     {out}/lambda-*/seed-*  (spec.json, log.jsonl, checkpoints, record.json)",
-            f"again:    lcrbnn eval {out}/lambda-0   lcrbnn train digits --weight {weight:g} --run runs/mine",
+            f"next:     lcrbnn eval {out}/lambda-0   "
+            f"lcrbnn train digits --lcr-weight {lcr_weight:g} --run-folder runs/mine",
         ]
     )
 
 
-def _read(path: Path) -> Run:
-    """The figures of a finished run; the test images are read once, and the record keeps what they gave."""
+def _read_run(path: Path) -> DemoRun:
+    """Return log and test accuracy of a finished run. The test set is evaluated only if its record has no result."""
     folder = RunFolder(path)
-    readings = read_record(folder.record).get("readings", [])
-    test = readings[-1]["top1"] if readings else evaluate(path, final=True).accuracy.top1
-    return Run(folder.read_log(), test)
+    test_results = read_record(folder.record_file).get("test_results", [])
+    test_top1 = test_results[-1]["top1"] if test_results else evaluate(path, use_test_split=True).accuracy.top1
+    return DemoRun(folder.read_log(), test_top1)
 
 
-def _gap(line: dict[str, Any]) -> float:
-    return statistics.fmean(abs(r - 1) for r in line["ratios"])
+def _mean_ratio_gap(log_line: dict[str, Any]) -> float:
+    return statistics.fmean(abs(ratio - 1) for ratio in log_line["sigma_ratios"])
 
 
-def _row(weight: float, runs: list[Run]) -> str:
-    def cell(values: list[float], digits: int, unit: str) -> str:
+def _render_row(lcr_weight: float, runs: list[DemoRun]) -> str:
+    def format_cell(values: list[float], digits: int, unit: str) -> str:
         spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
         return f"{statistics.fmean(values):.{digits}f}{spread}{unit}"
 
-    valid = cell([run.lines[-1]["valid"] for run in runs], 1, " %")
-    test = cell([run.test for run in runs], 1, " %")
-    return f"{weight:>8g}  {valid:<22}  {test:<22}  {cell([_gap(run.lines[-1]) for run in runs], 3, '')}"
+    valid = format_cell([run.log_lines[-1]["valid_top1"] for run in runs], 1, " %")
+    test = format_cell([run.test_top1 for run in runs], 1, " %")
+    ratio_gap = format_cell([_mean_ratio_gap(run.log_lines[-1]) for run in runs], 3, "")
+    return f"{lcr_weight:>8g}  {valid:<22}  {test:<22}  {ratio_gap}"
 
 
-def _draw(runs: dict[float, list[Run]], path: Path) -> None:
+def _draw_curves(runs: dict[float, list[DemoRun]], path: Path) -> None:
     panels = [
-        ("training loss", lambda line: line["loss"]),
-        ("accuracy on validation digits, %", lambda line: line["valid"]),
-        ("mean |σ_B / σ_F − 1| over blocks", _gap),
+        ("training loss", lambda line: line["train_loss"]),
+        ("accuracy on validation digits, %", lambda line: line["valid_top1"]),
+        ("mean |σ_B / σ_F − 1| over blocks", _mean_ratio_gap),
     ]
-    with drawing(path, 1, 3, 11, 3) as (_, grid):
-        for (weight, found), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
-            label = "without retention" if weight == 0 else f"with retention, λ = {weight:g}"
-            for i, run in enumerate(found):
-                epochs = [line["epoch"] for line in run.lines]
-                for axis, (_, value) in zip(grid[0], panels, strict=True):
-                    values = [value(line) for line in run.lines]
+    with draw_figure(path, 1, 3, 11, 3) as (_, axes):
+        for (weight, variant_runs), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
+            label = "without LCR" if weight == 0 else f"with LCR, λ = {weight:g}"
+            for i, run in enumerate(variant_runs):
+                epochs = [line["epoch"] for line in run.log_lines]
+                for axis, (_, read_value) in zip(axes[0], panels, strict=True):
+                    values = [read_value(line) for line in run.log_lines]
                     axis.plot(epochs, values, color=color, alpha=0.7, label=label if i == 0 else None)
-        for axis, (name, _) in zip(grid[0], panels, strict=True):
+        for axis, (name, _) in zip(axes[0], panels, strict=True):
             axis.set(xlabel="epoch", ylabel=name)
-        grid[0, 0].set_ylim(bottom=0)
-        grid[0, 2].set_ylim(bottom=0)
-        grid[0, 0].set_title("A line a seed")
-        grid[0, 1].legend(loc="lower right")
+        axes[0, 0].set_ylim(bottom=0)
+        axes[0, 2].set_ylim(bottom=0)
+        axes[0, 0].set_title("one line per seed")
+        axes[0, 1].legend(loc="lower right")

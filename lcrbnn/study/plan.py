@@ -1,4 +1,4 @@
-"""A study: arms that differ in a few settings, trained with the same seeds, and what they show against a control."""
+"""Study plans: variants of one recipe, trained with the same seeds and compared with a baseline variant."""
 
 from __future__ import annotations
 
@@ -10,238 +10,261 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lcrbnn.errors import Failed, InputError, refuse_unknown
-from lcrbnn.outputs import check_output_file
-from lcrbnn.runs.files import write_whole
-from lcrbnn.runs.folder import RunFolder
+from lcrbnn.errors import InputError, RunFailed, check_known_names, check_output_file
+from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
+from lcrbnn.recipes.recipe import find_recipe
+from lcrbnn.runs.atomic_files import write_atomic
 from lcrbnn.runs.record import read_record
-from lcrbnn.study.arms import changes_of, check_named, read_toml, split_name, with_seed
-from lcrbnn.study.paired import Paired, paired
-from lcrbnn.study.sound import check_run
-from lcrbnn.study.turns import compiled_for, side_by_side
-from lcrbnn.train import Spec
-from lcrbnn.train.ahead import compiled_ahead
-from lcrbnn.train.build import STUDY, check_others, check_spec, refuse_unused
-from lcrbnn.train.opening import check_places
-from lcrbnn.train.options import Options
-from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import train_together
+from lcrbnn.runs.run_folder import RunFolder
+from lcrbnn.study.run_scheduler import compilation_key, schedule_runs
+from lcrbnn.study.study_variants import (
+    check_referenced_names,
+    read_changes,
+    read_plan_file,
+    set_seed,
+    split_variant_name,
+)
+from lcrbnn.study.validate_record import validate_record
+from lcrbnn.train.fast.precompile import precompile_steps
+from lcrbnn.train.setup.build_network import build_lcr_variant
+from lcrbnn.train.setup.load import STUDY_PREFIX
+from lcrbnn.train.setup.options import RunOptions
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.setup.validate import check_referenced_runs, check_run_folders, reject_unused_settings, validate_spec
+from lcrbnn.train.train import train_parallel
 
-NEEDED = ("recipe", "seeds", "control", "arms")
-KEYS = (*NEEDED, "settings")
+REQUIRED_KEYS = ("recipe", "seeds", "baseline", "variants")
+PLAN_KEYS = (*REQUIRED_KEYS, "settings")
 
 
-class Part(NamedTuple):
-    """A part of a study, for a process of several or a day of several: every total-th arm, and some of the seeds."""
+class StudyPart(NamedTuple):
+    """The part of a study that one process runs: every `total`-th variant from the `number`-th on, and some seeds."""
 
     number: int
     total: int
-    seeds: tuple[int, ...] | None = None  # all if None
+    seeds: tuple[int, ...] | None = None  # None = all
 
     @classmethod
-    def of(cls, text: str, seeds: Iterable[int] | None = None) -> Part:
-        """Part(2, 4) from "2/4"."""
+    def parse(cls, text: str, seeds: Iterable[int] | None = None) -> StudyPart:
+        """Return StudyPart(2, 4) for "2/4"."""
         match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise InputError(f"a part is written number/total, such as 1/4; got {text!r}")
+            raise InputError(f"a shard must be I/N with I from 1 to N, such as 1/4; got {text!r}")
         return cls(int(match[1]), int(match[2]), None if seeds is None else tuple(seeds))
 
-    def of_seeds(self, seeds: Iterable[int]) -> list[int]:
-        """Those of the seeds that belong to this part, in order."""
+    def select_seeds(self, seeds: Iterable[int]) -> list[int]:
+        """Return the seeds that belong to this part, in their order."""
         return [seed for seed in seeds if self.seeds is None or seed in self.seeds]
 
-    def check(self, seeds: Iterable[int]) -> None:
-        """Raise if it wants a seed that none of these is."""
-        known = sorted(set(seeds))
+    def check_seeds(self, seeds: Iterable[int]) -> None:
+        """Raise InputError if this part has a seed that the study does not have."""
+        known_seeds = sorted(set(seeds))
         for seed in self.seeds or ():
-            if seed not in known:
-                raise InputError(f"there is no run of seed {seed}: the seeds are {', '.join(map(str, known))}")
+            if seed not in known_seeds:
+                raise InputError(f"there is no run of seed {seed}: the seeds are {', '.join(map(str, known_seeds))}")
 
 
-WHOLE = Part(1, 1)
+WHOLE_STUDY = StudyPart(1, 1)
 
 
-class Job(NamedTuple):
+class StudyRun(NamedTuple):
     """One run of a study."""
 
-    arm: str
+    variant: str
     seed: int
-    spec: Spec
-    study: str = ""  # where runs of several lie beside each other
-    unused: str = ""  # a sentence about a setting that nothing would use, if its arm says one
+    spec: TrainSpec
+    study: str = ""  # name of the study, where the folder has runs of several
+    unused_setting: str = ""  # an error message if the variant sets a setting without effect
 
     @property
-    def place(self) -> str:
-        """Its folder under that of the study, or of all studies."""
-        return f"{self.study}/{self.arm}/seed-{self.seed}".removeprefix("/")
+    def relative_path(self) -> str:
+        """Folder of the run, relative to the folder of the study or of all studies."""
+        return f"{self.study}/{self.variant}/seed-{self.seed}".removeprefix("/")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The arms in the order in which they are run, all seeds of one before the next: they share a compiled step."""
+class StudyPlan:
+    """The variants in the order in which they are trained. All seeds of a variant run together: they share a step."""
 
     path: Path
-    about: str  # the comment lines at its top
+    description: str  # the comment lines of the file
     seeds: tuple[int, ...]
-    control: str  # an arm, or PLAN/ARM of another plan beside this one
-    arms: dict[str, Spec]
-    waiting: tuple[str, ...] = ()  # arms that are like one of another plan, which is not there yet
-    unused: dict[str, str] = field(default_factory=dict)  # a sentence for each arm that says what nothing uses
+    baseline: str  # a variant, or PLAN/VARIANT of another plan in the same folder
+    variants: dict[str, TrainSpec]
+    undecided: tuple[str, ...] = ()  # variants that extend a variant which is not in its plan yet
+    unused_settings: dict[str, str] = field(default_factory=dict)  # error message by variant, see StudyRun
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """Name of the plan: its file name without .toml."""
         return self.path.stem
 
-    def jobs(self, part: Part = WHOLE) -> list[Job]:
-        """Every run of a part, in order."""
-        seeds = part.of_seeds(self.seeds)
-        return [job for arm in list(self.arms)[part.number - 1 :: part.total] for job in self.jobs_of(arm, seeds)]
+    def list_runs(self, part: StudyPart = WHOLE_STUDY) -> list[StudyRun]:
+        """Return all runs of a part, in order."""
+        seeds = part.select_seeds(self.seeds)
+        variants = list(self.variants)[part.number - 1 :: part.total]
+        return [run for variant in variants for run in self.list_variant_runs(variant, seeds)]
 
-    def jobs_of(self, arm: str, seeds: Iterable[int]) -> list[Job]:
-        """The runs of one arm."""
-        unused = self.unused.get(arm, "")
-        return [Job(arm, seed, with_seed(self.arms[arm], seed), unused=unused) for seed in seeds]
+    def list_variant_runs(self, variant: str, seeds: Iterable[int]) -> list[StudyRun]:
+        """Return the runs of one variant."""
+        unused = self.unused_settings.get(variant, "")
+        return [
+            StudyRun(variant, seed, set_seed(self.variants[variant], seed), unused_setting=unused) for seed in seeds
+        ]
 
 
-def read_plan(path: Path) -> Plan:
-    """Read a TOML file: recipe, seeds, control, [settings] for all arms if there are some, [arms.NAME] for each."""
-    text, given = read_toml(path, "plan")
+def read_plan(path: Path) -> StudyPlan:
+    """Return the plan of a TOML file with recipe, seeds, baseline, [settings] for all variants, [variants.NAME]."""
+    text, content = read_plan_file(path)
     try:
-        return _plan(path, text, given)
+        return _build_plan(path, text, content)
     except InputError as error:
         raise InputError(f"the plan {path}: {error}") from None
 
 
-def _plan(path: Path, text: str, given: dict[str, Any]) -> Plan:
-    refuse_unknown(given, KEYS, "part of a plan")
-    for key in NEEDED:
-        if key not in given:
-            raise InputError(f"it lacks {key}")
-    seeds, arms, settings = given["seeds"], given["arms"], given.get("settings", {})
+def _build_plan(path: Path, text: str, content: dict[str, Any]) -> StudyPlan:
+    check_known_names(content, PLAN_KEYS, "part of a plan")
+    for key in REQUIRED_KEYS:
+        if key not in content:
+            raise InputError(f"{key} is missing")
+    seeds, tables, settings = content["seeds"], content["variants"], content.get("settings", {})
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise InputError(f"seeds are a list of whole numbers; got {seeds!r}")
+        raise InputError(f"seeds must be a list of whole numbers; got {seeds!r}")
     if len(set(seeds)) != len(seeds):
-        raise InputError(f"seeds name a seed twice; got {seeds!r}")
-    if not isinstance(arms, dict) or not isinstance(settings, dict) or not isinstance(given["recipe"], str):
-        raise InputError("recipe is a name, settings and arms are tables")
-    base = find_recipe(given["recipe"]).spec.but(**settings)
-    made, waiting, unused = {}, [], {}
-    for arm, table in arms.items():
-        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", arm) or not isinstance(table, dict):
-            raise InputError(f"an arm is a table with a name of small letters, digits, dots and dashes; got {arm!r}")
+        raise InputError(f"seeds contains a seed twice; got {seeds!r}")
+    if not isinstance(tables, dict) or not isinstance(settings, dict) or not isinstance(content["recipe"], str):
+        raise InputError("recipe must be a name, settings and variants must be tables")
+    base = find_recipe(content["recipe"]).spec.replace(**settings)
+    specs, undecided, unused_settings = {}, [], {}
+    for variant, table in tables.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", variant) or not isinstance(table, dict):
+            raise InputError(
+                f"a variant must be a table whose name has small letters, digits, dots and dashes; got {variant!r}"
+            )
         if "seed" in table or "seed" in settings:
-            raise InputError("seeds are the plan's, not an arm's")
+            raise InputError("seeds are set for the whole plan, not for a variant")
         try:
-            changes = changes_of(table, path.parent)
+            changes = read_changes(table, path.parent)
             if changes is None:
-                waiting.append(arm)
+                undecided.append(variant)
             else:
-                made[arm] = base.but(**changes)
-                check_named(made[arm])
-                check_spec(made[arm])
-                if sentence := _unused(made[arm], table):
-                    unused[arm] = f"the plan {path}: arm {arm}: {sentence}"
+                specs[variant] = base.replace(**changes)
+                check_referenced_names(specs[variant])
+                validate_spec(specs[variant])
+                if message := _describe_unused_setting(specs[variant], table):
+                    unused_settings[variant] = f"the plan {path}: variant {variant}: {message}"
         except InputError as error:
-            raise InputError(f"arm {arm}: {error}") from None
-    control = given["control"]
-    if isinstance(control, str) and "/" in control:
-        split_name(control, "the control of another plan")
-    elif not isinstance(control, str) or control not in made:
-        raise InputError(f"the control {control!r} is none of its arms: {', '.join(made)}")
-    about = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    return Plan(path, " ".join(about), tuple(seeds), control, made, tuple(waiting), unused)
+            raise InputError(f"variant {variant}: {error}") from None
+    baseline = content["baseline"]
+    if isinstance(baseline, str) and "/" in baseline:
+        split_variant_name(baseline, "the baseline of another plan")
+    elif not isinstance(baseline, str) or baseline not in specs:
+        raise InputError(f"the baseline {baseline!r} must be one of the variants: {', '.join(specs)}")
+    description = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    return StudyPlan(path, description, tuple(seeds), baseline, specs, tuple(undecided), unused_settings)
 
 
-def _unused(spec: Spec, table: Iterable[str]) -> str:
-    """What is said of a setting that an arm says itself and that nothing would use; empty if there is none.
+def _describe_unused_setting(spec: TrainSpec, table: Iterable[str]) -> str:
+    """Return an error message if the variant sets a setting without effect or a retired one, else "".
 
-    Records that an older version made of such an arm can be read: the sentence is for runs that are to begin.
+    It is raised only before a run starts: existing records of such a variant stay readable.
     """
     try:
-        refuse_unused(spec, table)
+        reject_unused_settings(spec, table)
+        build_lcr_variant(spec).reject_retired_choices()
     except InputError as error:
         return str(error)
     return ""
 
 
-def run_plan(plan: Plan, folder: Path, records: Path, options: Options, width: int, part: Part = WHOLE) -> None:
-    """Train what is not finished, `width` runs side by side; each run's record is copied the moment it ends."""
-    part.check(plan.seeds)
-    _check_own(plan, folder, options.runs)
-    run_jobs(plan.jobs(part), folder, records, options, width)
+def run_plan(
+    plan: StudyPlan,
+    folder: Path,
+    records: Path,
+    options: RunOptions,
+    parallel_runs: int,
+    part: StudyPart = WHOLE_STUDY,
+) -> None:
+    """Train the unfinished runs of a part, `parallel_runs` at a time, and copy each record as soon as its run ends."""
+    part.check_seeds(plan.seeds)
+    _check_own_folder(plan, folder, options.runs_folder)
+    run_study_runs(plan.list_runs(part), folder, records, options, parallel_runs)
 
 
-def _check_own(plan: Plan, folder: Path, runs: Path) -> None:
-    """Raise if an arm names another of its plan and would find it in another folder than the one that is made now."""
-    own = f"{STUDY}{plan.name}/"
-    for job in plan.jobs():
-        named = next((name for name in (job.spec.start, job.spec.teacher) if name.startswith(own)), "")
-        if named and (runs / plan.name).absolute() != folder.absolute():
+def _check_own_folder(plan: StudyPlan, folder: Path, runs_folder: Path) -> None:
+    """Raise InputError if a variant references a run of its own plan that would be looked up outside `folder`."""
+    own_prefix = f"{STUDY_PREFIX}{plan.name}/"
+    for run in plan.list_runs():
+        own_references = [name for name in (run.spec.init_from, run.spec.teacher) if name.startswith(own_prefix)]
+        if own_references and (runs_folder / plan.name).absolute() != folder.absolute():
             raise InputError(
-                f"arm {job.arm} of {plan.path} names {named}, which lies in {runs / plan.name}: run the plan into a "
-                f"folder called {plan.name}, not {folder}"
+                f"variant {run.variant} of {plan.path} references {own_references[0]} in {runs_folder / plan.name}: "
+                f"run the plan into a folder called {plan.name}, not {folder}"
             )
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_study_runs(
+    runs: Sequence[StudyRun],
     folder: Path,
     records: Path,
-    options: Options,
-    width: int,
-    ended: Callable[[Job, Path], None] = lambda job, path: None,
+    options: RunOptions,
+    parallel_runs: int,
+    on_finished: Callable[[StudyRun, Path], None] = lambda run, path: None,
 ) -> None:
-    """The same for some runs; `ended` may look into the folder of each finished run before others begin.
+    """Train the unfinished ones of these runs and copy their records.
 
-    What runs start from or learn from is looked for before any begins. A run that fails leaves the others alone, but
-    for those that need it: they are made, and its failure is raised at the end.
+    Referenced runs are checked before any run starts. If a run fails, only the runs that reference it are skipped, and
+    the failure is raised at the end. `on_finished` is called for each finished run before the next group starts.
     """
 
-    def keep(path: Path) -> None:
+    def copy_run_record(path: Path) -> None:
         copy_record(path, records / path.relative_to(folder).with_suffix(".json"))
 
-    places = {folder / job.place: job for job in jobs}
-    for job in jobs:
-        check_output_file(records / f"{job.place}.json", "a record")
-    specs = {path: job.spec for path, job in places.items()}
-    check_places(specs, resume=True)
-    finished = list(filter(_has_record, places))
-    todo = {path: spec for path, spec in specs.items() if path not in finished}
-    for path in todo:
-        if places[path].unused and not RunFolder(path).exists():
-            raise InputError(places[path].unused)
-    made = {path.absolute() for path in places}
-    for spec in todo.values():
-        check_others(spec, options.runs, made)
-    groups = side_by_side(todo, width, options.runs)
-    failures: list[Failed] = []
+    runs_by_path = {folder / run.relative_path: run for run in runs}
+    for run in runs:
+        check_output_file(records / f"{run.relative_path}.json", "a record")
+    specs = {path: run.spec for path, run in runs_by_path.items()}
+    check_run_folders(specs, resume=True)
+    finished = list(filter(_has_record, runs_by_path))
+    unfinished = {path: spec for path, spec in specs.items() if path not in finished}
+    for path in unfinished:
+        if runs_by_path[path].unused_setting and not RunFolder(path).exists():
+            raise InputError(runs_by_path[path].unused_setting)
+    own_paths = {path.absolute() for path in runs_by_path}
+    for spec in unfinished.values():
+        check_referenced_runs(spec, options.runs_folder, own_paths)
+    groups = schedule_runs(unfinished, parallel_runs, options.runs_folder)
+    failures: list[RunFailed] = []
 
-    def settle(runs: Iterable[Path]) -> None:
-        for path in filter(_has_record, runs):
-            if not (records / f"{places[path].place}.json").exists():  # it was lost
-                keep(path)
-            ended(places[path], path)
+    def handle_finished(paths: Iterable[Path]) -> None:
+        for path in filter(_has_record, paths):
+            if not (records / f"{runs_by_path[path].relative_path}.json").exists():  # the copy was lost
+                copy_run_record(path)
+            on_finished(runs_by_path[path], path)
 
-    settle(finished)
-    with compiled_ahead([compiled_for(spec) for group in groups for spec in group.values()], options):
+    handle_finished(finished)
+    with precompile_steps([compilation_key(spec) for group in groups for spec in group.values()], options):
         for group in groups:
-            stuck = {path: why for path, spec in group.items() if (why := _lacks(spec, options.runs))}
-            failures += [Failed(f"{places[path].place}: {why}") for path, why in stuck.items()]
+            blocked = {
+                path: reason
+                for path, spec in group.items()
+                if (reason := _describe_missing_run(spec, options.runs_folder))
+            }
+            failures += [RunFailed(f"{runs_by_path[path].relative_path}: {reason}") for path, reason in blocked.items()]
             try:
-                able = {path: spec for path, spec in group.items() if path not in stuck}
-                train_together(able, options, resume=True, finished=keep, named=folder)
-            except Failed as failure:
+                startable = {path: spec for path, spec in group.items() if path not in blocked}
+                train_parallel(startable, options, resume=True, on_finished=copy_run_record, label_root=folder)
+            except RunFailed as failure:
                 failures.append(failure)
-            settle(group)
+            handle_finished(group)
     if failures:
-        raise Failed("; ".join(map(str, failures)))
+        raise RunFailed("; ".join(map(str, failures)))
 
 
-def _lacks(spec: Spec, runs: Path) -> str:
-    """Why a run cannot begin now, though it could if all before it had ended well; empty if it can."""
+def _describe_missing_run(spec: TrainSpec, runs_folder: Path) -> str:
+    """Return why a run cannot start although its references were valid before: one of them failed. Else return ""."""
     try:
-        check_others(spec, runs)
+        check_referenced_runs(spec, runs_folder)
     except InputError as error:
         return str(error)
     return ""
@@ -252,100 +275,105 @@ def _has_record(run: Path) -> bool:
 
 
 def copy_record(run: Path, target: Path) -> None:
-    """The record of a run, as another file."""
+    """Copy the record of a run, byte for byte."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, [(run / "record.json").read_bytes()])
+    write_atomic(target, [(run / "record.json").read_bytes()])
 
 
-def table(plan: Plan, records: Path) -> str:
-    """A line an arm, from the records that are there: accuracy, paired difference, share of the gradient, ratios.
+def render_study_table(plan: StudyPlan, records: Path) -> str:
+    """Return a text table with one line per variant.
 
-    Accuracy twice, each with the difference: of the validation images, and the mean under noise.
+    A line has the validation accuracy and the mean accuracy under noise, each with its paired difference to the
+    baseline, then the LCR gradient ratio and the mean |σ_B/σ_F - 1| of the last epoch.
     """
-    found = {arm: runs_of(plan, arm, plan.seeds, records) for arm in plan.arms}
-    control = control_runs(plan, plan.seeds, records)
-    width = max(map(len, (*plan.arms, *plan.waiting)))
-    against = f"difference to {plan.control}, 95 %"
-    titles = f"{'valid %':<14}  {against:<30}  visible  {'noisy %':<14}  {'difference, 95 %':<24}  share   |ratio - 1|"
-    lines = [f"{'arm':<{width}}  runs  {titles}"]
-    for arm, runs in found.items():
-        lines.append(f"{arm:<{width}}  {_row(runs, {} if arm == plan.control else control)}")
-    return "\n".join([*lines, *(f"{arm:<{width}}  not decided" for arm in plan.waiting)])
+    records_by_variant = {variant: read_records(plan, variant, plan.seeds, records) for variant in plan.variants}
+    baseline_records = read_baseline_records(plan, plan.seeds, records)
+    width = max(map(len, (*plan.variants, *plan.undecided)))
+    against = f"difference to {plan.baseline}, 95 %"
+    titles = (
+        f"{'valid %':<14}  {against:<30}  detectable  {'noisy %':<14}  {'difference, 95 %':<24}  "
+        "gradient ratio  |ratio - 1|"
+    )
+    lines = [f"{'variant':<{width}}  runs  {titles}"]
+    for variant, runs in records_by_variant.items():
+        lines.append(f"{variant:<{width}}  {_render_row(runs, {} if variant == plan.baseline else baseline_records)}")
+    return "\n".join([*lines, *(f"{variant:<{width}}  not decided" for variant in plan.undecided)])
 
 
-Runs = dict[int, dict[str, Any]]  # records by seed
+RecordsBySeed = dict[int, dict[str, Any]]
 
 
-def runs_of(plan: Plan, arm: str, seeds: Iterable[int], records: Path) -> Runs:
-    """The records of an arm that are there; none if the plan has no such arm yet."""
-    found = {}
-    for job in plan.jobs_of(arm, seeds) if arm in plan.arms else []:
-        path = records / f"{job.place}.json"
+def read_records(plan: StudyPlan, variant: str, seeds: Iterable[int], records: Path) -> RecordsBySeed:
+    """Return the existing records of a variant. An undecided variant has none."""
+    records_by_seed = {}
+    for run in plan.list_variant_runs(variant, seeds) if variant in plan.variants else []:
+        path = records / f"{run.relative_path}.json"
         if path.exists():
-            found[job.seed] = check_run(_own(read_record(path), job, path), path)
-    return found
+            records_by_seed[run.seed] = validate_record(_check_settings(read_record(path), run, path), path)
+    return records_by_seed
 
 
-def control_runs(plan: Plan, seeds: Iterable[int], records: Path) -> Runs:
-    """The records of the control; those of another plan lie beside this plan's."""
-    study, _, arm = plan.control.rpartition("/")
-    if not study:
-        return runs_of(plan, arm, seeds, records)
-    return runs_of(read_plan(plan.path.with_name(f"{study}.toml")), arm, seeds, records.parent / study)
+def read_baseline_records(plan: StudyPlan, seeds: Iterable[int], records: Path) -> RecordsBySeed:
+    """Return the existing records of the baseline. Those of another plan are in the folder next to `records`."""
+    plan_name, _, variant = plan.baseline.rpartition("/")
+    if not plan_name:
+        return read_records(plan, variant, seeds, records)
+    return read_records(read_plan(plan.path.with_name(f"{plan_name}.toml")), variant, seeds, records.parent / plan_name)
 
 
-def _own(record: dict[str, Any], job: Job, path: Path) -> dict[str, Any]:
-    """The record, if the plan still says what it was made with."""
-    differs = Spec.of(record["settings"]).difference(job.spec)
-    if differs is not None:
-        name, made, wanted = differs
+def _check_settings(record: dict[str, Any], run: StudyRun, path: Path) -> dict[str, Any]:
+    """Return the record. Raise InputError if it was made with other settings than the plan has."""
+    difference = TrainSpec.from_dict(record["settings"]).difference(run.spec)
+    if difference is not None:
+        name, recorded_value, planned_value = difference
         raise InputError(
-            f"{path} was made with {name} {made} and the plan says {wanted}: give the changed plan a name of its own"
+            f"{path} was made with {name} {recorded_value} and the plan has {planned_value}: give the changed plan a "
+            "name of its own"
         )
     return record
 
 
-def _row(runs: Runs, control: Runs) -> str:
+def _render_row(runs: RecordsBySeed, baseline_runs: RecordsBySeed) -> str:
     if not runs:
         return "not run"
     cells = [f"{len(runs):>4}"]
-    for measure, shows_visible in ((_valid, True), (_noisy, False)):
-        values = {seed: measure(record) for seed, record in runs.items()}
-        theirs = {seed: measure(record) for seed, record in control.items() if seed in runs}
-        cells.append(f"{_mean([v for v in values.values() if v is not None], 2):<14}")
-        difference = _difference(theirs, values)
-        star = "" if difference is None else f"{difference}{' *' if difference.decided else ''}"
-        cells.append(f"{star:<{30 if shows_visible else 24}}")
-        if shows_visible:
-            cells.append(f"{'' if difference is None else f'{difference.visible:.2f}':<7}")
-    last = [record["figures"]["last"] for record in runs.values()]
-    share = _mean([line["share"] for line in last if line.get("share") is not None], 3)
-    gaps = [statistics.fmean(abs(r - 1) for r in line["ratios"]) for line in last if line["ratios"]]
-    gap = _mean(list(filter(math.isfinite, gaps)), 3)
-    return "  ".join([*cells, f"{share.split(' ')[0]:<6}", gap])
+    for read_top1, shows_detectable in ((_read_valid_top1, True), (_read_noise_top1, False)):
+        top1 = {seed: read_top1(record) for seed, record in runs.items()}
+        baseline_top1 = {seed: read_top1(record) for seed, record in baseline_runs.items() if seed in runs}
+        cells.append(f"{_format_mean([v for v in top1.values() if v is not None], 2):<14}")
+        difference = _compare_seeds(baseline_top1, top1)
+        star = "" if difference is None else f"{difference}{' *' if difference.is_significant else ''}"
+        cells.append(f"{star:<{30 if shows_detectable else 24}}")
+        if shows_detectable:
+            cells.append(f"{'' if difference is None else f'{difference.detectable:.2f}':<10}")
+    last_epochs = [record["figures"]["last_epoch"] for record in runs.values()]
+    known_ratios = [line["lcr_gradient_ratio"] for line in last_epochs if line.get("lcr_gradient_ratio") is not None]
+    gradient_ratio = _format_mean(known_ratios, 3).split(" ")[0]
+    gaps = [statistics.fmean(abs(r - 1) for r in line["sigma_ratios"]) for line in last_epochs if line["sigma_ratios"]]
+    return "  ".join([*cells, f"{gradient_ratio:<14}", _format_mean(list(filter(math.isfinite, gaps)), 3)])
 
 
-def _valid(record: dict[str, Any]) -> float | None:
-    return record["figures"]["last"]["valid"]
+def _read_valid_top1(record: dict[str, Any]) -> float | None:
+    return record["figures"]["last_epoch"]["valid_top1"]
 
 
-def _noisy(record: dict[str, Any]) -> float | None:
-    """The mean accuracy under noise; older records, and runs without validation images, have none."""
-    found = record["figures"].get("noise")
-    return statistics.fmean(found.values()) if found else None
+def _read_noise_top1(record: dict[str, Any]) -> float | None:
+    """Return the mean accuracy under noise. Older records, and runs without validation images, have None."""
+    noise_top1 = record["figures"].get("noise_top1")
+    return statistics.fmean(noise_top1.values()) if noise_top1 else None
 
 
-def _difference(theirs: dict[int, float | None], ours: dict[int, float | None]) -> Paired | None:
-    """What the seeds of both sides show, if there are two or more and all were measured."""
-    pairs = [(a, ours[seed]) for seed, a in theirs.items()]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if len(known) < max(len(pairs), 2):
+def _compare_seeds(baseline: dict[int, float | None], values: dict[int, float | None]) -> PairedDifference | None:
+    """Return the paired difference if there are two or more common seeds and all of them were measured."""
+    pairs = [(a, values[seed]) for seed, a in baseline.items()]
+    complete_pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(complete_pairs) < max(len(pairs), 2):
         return None
-    return paired([a for a, _ in known], [b for _, b in known])
+    return compare_paired([a for a, _ in complete_pairs], [b for _, b in complete_pairs])
 
 
-def _mean(values: list[float], digits: int) -> str:
+def _format_mean(values: list[float], digits: int) -> str:
     if not values:
         return "-"
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"

@@ -1,5 +1,5 @@
 """Training: from a spec to a run."""
 
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.setup.spec import TrainSpec
 
-__all__ = ["Spec"]
+__all__ = ["TrainSpec"]

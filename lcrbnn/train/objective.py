@@ -1,117 +1,117 @@
-"""What a step minimises: cross-entropy, a teacher's opinion, what a method or regulariser adds, and lambda/2 L_Lip."""
+"""The training objective: cross-entropy, distillation, losses of methods and regularizers, and the LCR loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lcrbnn.layers import extra_loss
-from lcrbnn.regularizers import REGULARIZERS
-from lcrbnn.train.build import Parts
-from lcrbnn.train.spec import Spec
+from lcrbnn.device import autocast_precision
+from lcrbnn.lcr.regularizers import REGULARIZERS
+from lcrbnn.nn.model_hooks import extra_loss
+from lcrbnn.train.setup.build import TrainingParts
+from lcrbnn.train.setup.spec import TrainSpec
 
-SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # precisions that are a type under autocast
-LOUDER = {"float16": 2048.0}  # times the loss on the way back: float16 ends at 6e-8, and gradients go below
-SUMS = ("loss", "lip", "correct", "seen")  # what an epoch adds up over its images, in this order
+# Factor of the loss in the backward pass: float16 has no numbers below 6e-8, and gradients are smaller than that.
+LOSS_SCALES = {"float16": 2048.0}
+
+SUM_NAMES = ("loss", "lip", "correct", "seen")  # sums over the images of an epoch; lip is the LCR loss
 
 
-class Outcome(NamedTuple):
-    """Of one batch: the loss to go back from, and its SUMS, float64, without gradient."""
+class StepLoss(NamedTuple):
+    """The loss of a batch, for the backward pass, and its SUM_NAMES in float64, without gradient."""
 
     loss: Tensor
     sums: Tensor
 
 
-def objective(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, weight: float | Tensor) -> Outcome:
-    """The loss of a batch at this lambda."""
-    with arithmetic(spec, images.device):
+def compute_objective(
+    spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, lcr_weight: float | Tensor
+) -> StepLoss:
+    """Return the loss of a batch at this lambda."""
+    with autocast_precision(spec.precision, images.device):
         n = labels.shape[0]
-        answers = parts.model(images)  # of several views, the first is the image to be named
-        loss = other_loss(spec, parts, images, labels, answers)
+        logits = parts.model(images)  # if there are several views per image, the first n rows are of the first view
+        loss = compute_non_lcr_loss(spec, parts, images, labels, logits)
         if parts.retention is not None:
-            loss = loss + parts.retention.loss(weight if parts.retention.form.weight > 0 else None)
-    lip = None if parts.retention is None else parts.retention.lip
-    plain = loss.detach()
-    correct = (answers[:n].detach().argmax(1) == labels).sum()
-    values = [plain * n, torch.zeros_like(plain) if lip is None else lip * n, correct, torch.full_like(correct, n)]
-    return Outcome(loss, torch.stack([v.double() for v in values]))
+            loss = loss + parts.retention.loss(lcr_weight if parts.retention.variant.weight > 0 else None)
+    lcr_loss = None if parts.retention is None else parts.retention.lcr_loss
+    value = loss.detach()
+    correct = (logits[:n].detach().argmax(1) == labels).sum()
+    lcr_sum = torch.zeros_like(value) if lcr_loss is None else lcr_loss * n
+    sums = [value * n, lcr_sum, correct, torch.full_like(correct, n)]
+    return StepLoss(loss, torch.stack([s.double() for s in sums]))
 
 
-def other_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
-    """All of the loss but retention's part: the task's, and what keeps views alike or weights in order."""
+def compute_non_lcr_loss(
+    spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, logits: Tensor
+) -> Tensor:
+    """Return the loss without its LCR part: the task loss, the consistency of views, and the weight regularizer."""
     n = labels.shape[0]
-    loss = task_loss(spec, parts, images[:n], labels, answers[:n])
-    if spec.consistency > 0:
-        loss = loss + spec.consistency * divergence(full(answers).unflatten(0, (-1, n)))
-    added = REGULARIZERS[spec.regularizer].loss
-    return loss if added is None else loss + spec.strength * added(parts.model)
+    loss = compute_task_loss(spec, parts, images[:n], labels, logits[:n])
+    if spec.consistency_weight > 0:
+        loss = loss + spec.consistency_weight * jensen_shannon_divergence(to_float32(logits).unflatten(0, (-1, n)))
+    regularizer_loss = REGULARIZERS[spec.regularizer].loss
+    return loss if regularizer_loss is None else loss + spec.regularizer_weight * regularizer_loss(parts.model)
 
 
-def task_loss(spec: Spec, parts: Parts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, mixed with the divergence from the teacher's answers; plus what methods add."""
-    logits = full(logits)
-    told = F.cross_entropy(logits, labels, label_smoothing=spec.label_smoothing)
-    extra = extra_loss(parts.model)
-    added = 0.0 if extra is None else full(extra)
-    if spec.distill == 0:
-        return told + added
+def compute_task_loss(spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+    """Return the cross-entropy with the labels, mixed with the distillation loss, plus the losses of the methods."""
+    logits = to_float32(logits)
+    cross_entropy = F.cross_entropy(logits, labels, label_smoothing=spec.label_smoothing)
+    method_loss = extra_loss(parts.model)
+    added_loss = 0.0 if method_loss is None else to_float32(method_loss)
+    if spec.distillation_alpha == 0:
+        return cross_entropy + added_loss
     assert parts.teacher is not None
     with torch.no_grad():
-        wanted = full(parts.teacher(images))
-    t = spec.temperature
-    apart = F.kl_div(F.log_softmax(logits / t, 1), F.log_softmax(wanted / t, 1), log_target=True, reduction="batchmean")
-    return (1 - spec.distill) * told + spec.distill * t * t * apart + added
+        teacher_logits = to_float32(parts.teacher(images))
+    alpha, t = spec.distillation_alpha, spec.distillation_temperature
+    log_p, teacher_log_p = F.log_softmax(logits / t, 1), F.log_softmax(teacher_logits / t, 1)
+    divergence = F.kl_div(log_p, teacher_log_p, log_target=True, reduction="batchmean")
+    return (1 - alpha) * cross_entropy + alpha * t * t * divergence + added_loss
 
 
-def full(x: Tensor) -> Tensor:
-    """At least float32."""
+def to_float32(x: Tensor) -> Tensor:
+    """Return the tensor in float32, or in float64 if it has that type."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def divergence(logits: Tensor) -> Tensor:
-    """Jensen and Shannon's, between the answers to several views, (views, n, classes); the mean over the images."""
-    logs = F.log_softmax(logits, 2)
-    middle = logs.exp().mean(0).clamp(1e-7, 1).log()
-    return F.kl_div(middle.expand_as(logs), logs, log_target=True, reduction="sum") / logs[..., 0].numel()
+def jensen_shannon_divergence(logits: Tensor) -> Tensor:
+    """Return the divergence between the outputs for several views, (views, n, classes), as a mean over the images."""
+    log_p = F.log_softmax(logits, 2)
+    log_mean = log_p.exp().mean(0).clamp(1e-7, 1).log()
+    return F.kl_div(log_mean.expand_as(log_p), log_p, log_target=True, reduction="sum") / log_p[..., 0].numel()
 
 
-@contextmanager
-def arithmetic(spec: Spec, device: torch.device) -> Iterator[None]:
-    """Inside, products are computed as the spec's precision says."""
-    short = SHORT.get(spec.precision)
-    with torch.autocast(device.type, short or torch.bfloat16, enabled=short is not None):
-        yield
+def compute_gradients(spec: TrainSpec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients of the parameters, which also keep them in `grad`."""
+    accumulate_gradient(spec, loss)
+    return collect_gradients(spec, parameters)
 
 
-def go_back(spec: Spec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients of the parameters, also left in them; on the way they are as much larger as the precision needs."""
-    push(spec, loss)
-    return gradients_of(spec, parameters)
+def accumulate_gradient(spec: TrainSpec, loss: Tensor, fraction: float = 1.0) -> None:
+    """Add this fraction of the gradient to the parameters, multiplied by the loss scale of the precision."""
+    scale = LOSS_SCALES.get(spec.precision, 1.0) * fraction
+    loss.backward(None if scale == 1 else torch.full_like(loss, scale))
 
 
-def push(spec: Spec, loss: Tensor, share: float = 1.0) -> None:
-    """Add this share of the gradient to the parameters, still as much larger as the precision needs."""
-    louder = LOUDER.get(spec.precision, 1.0) * share
-    loss.backward(None if louder == 1 else torch.full_like(loss, louder))
-
-
-def gradients_of(spec: Spec, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """What was pushed into the parameters, in its true size."""
+def collect_gradients(spec: TrainSpec, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients of the parameters, divided in place by the loss scale of the precision."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    if spec.precision in LOUDER:
-        torch._foreach_mul_(gradients, 1 / LOUDER[spec.precision])
+    if spec.precision in LOSS_SCALES:
+        torch._foreach_mul_(gradients, 1 / LOSS_SCALES[spec.precision])
     return gradients
 
 
-def clip_gradients(spec: Spec, gradients: list[Tensor], norms: Tensor) -> None:
-    """Scale the gradients down in place where their joint norm exceeds `max_gradient_norm`; `norms` has one per tensor.
+def clip_gradients(spec: TrainSpec, gradients: list[Tensor], norms: Tensor) -> None:
+    """Scale the gradients down in place if their total norm exceeds `max_gradient_norm`.
 
-    As torch.nn.utils.clip_grad_norm_, without waiting for the device.
+    `norms` has one norm per gradient, or the total. This does the same as torch.nn.utils.clip_grad_norm_, but does not
+    wait for the device.
     """
     if spec.max_gradient_norm > 0:
         factor = spec.max_gradient_norm / (torch.linalg.vector_norm(norms) + 1e-6)

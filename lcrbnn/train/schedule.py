@@ -1,45 +1,53 @@
-"""Learning rate and lambda as pure functions of where training is, so that nothing has to be stored."""
+"""Learning rate and LCR weight (lambda) as functions of the position in training, so that no state is stored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from lcrbnn.train.spec import Spec
+from lcrbnn.train.setup.spec import TrainSpec
 
 
-def learning_rate(spec: Spec, epoch: int, step: int, steps: int) -> float:
-    """The learning rate of a step (counted from 0) in an epoch of so many steps.
+def compute_learning_rate(spec: TrainSpec, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step. Epochs and steps are counted from 0.
 
-    By epoch, the warm-up takes (epoch + 1) / warmup of it and its last epoch is the first of the fall, as in RBNN's
-    code; by step, both go on smoothly.
+    If it is updated once per epoch, epoch e of the warm-up has (e + 1) / lr_warmup_epochs of the full rate, and the
+    last epoch of the warm-up is also the first one of the decay, as in RBNN's code. If it is updated once per step,
+    both are continuous.
     """
-    at = epoch if spec.pace == "epoch" else epoch + step / steps
-    if at < spec.warmup:
-        return spec.lr * min(1.0, (at + (1 if spec.pace == "epoch" else 1 / steps)) / spec.warmup)
-    return spec.lr * FALLS[spec.schedule](spec, at)
+    is_per_epoch = spec.lr_update_interval == "epoch"
+    time = epoch if is_per_epoch else epoch + step / steps_per_epoch  # in epochs
+    if time < spec.lr_warmup_epochs:
+        return spec.lr * min(1.0, (time + (1 if is_per_epoch else 1 / steps_per_epoch)) / spec.lr_warmup_epochs)
+    return spec.lr * LR_SCHEDULES[spec.lr_schedule](spec, time)
 
 
-def _share(spec: Spec, at: float) -> float:
-    begun = max(0.0, spec.warmup - 1) if spec.pace == "epoch" else spec.warmup
-    return (at - begun) / max(spec.epochs - begun, 1e-9)
+def _decay_progress(spec: TrainSpec, time: float) -> float:
+    """Return the part of the decay that is over at this time, in epochs: 0 at its start, 1 at the end of training."""
+    start = max(0.0, spec.lr_warmup_epochs - 1) if spec.lr_update_interval == "epoch" else spec.lr_warmup_epochs
+    return (time - start) / max(spec.epochs - start, 1e-9)
 
 
-FALLS: dict[str, Callable[[Spec, float], float]] = {
-    "cosine": lambda spec, at: 0.5 * (1 + math.cos(math.pi * _share(spec, at))),
-    "linear": lambda spec, at: 1 - _share(spec, at),
-    "linear-ahead": lambda spec, at: max(0.0, 1 - _share(spec, at + 1)),
-    "step": lambda spec, at: spec.gamma ** sum(at >= m for m in spec.milestones),
-    "constant": lambda spec, at: 1.0,
+# The factor of the learning rate after the warm-up, at a time in epochs.
+LR_SCHEDULES: dict[str, Callable[[TrainSpec, float], float]] = {
+    "cosine": lambda spec, time: 0.5 * (1 + math.cos(math.pi * _decay_progress(spec, time))),
+    "linear": lambda spec, time: 1 - _decay_progress(spec, time),
+    "linear-last-epoch-zero": lambda spec, time: max(0.0, 1 - _decay_progress(spec, time + 1)),
+    "multistep": lambda spec, time: spec.lr_gamma ** sum(time >= m for m in spec.lr_milestones),
+    "constant": lambda spec, time: 1.0,
 }
 
 
-def retention_weight(spec: Spec, full: float, epoch: int, step: int, steps: int) -> float:
-    """Lambda of a step: it rises to its full size in a straight line over the first `ramp` epochs."""
-    at = epoch + step / steps
-    return full * min(1.0, at / spec.ramp) if spec.ramp > 0 else full
+def compute_lcr_weight(spec: TrainSpec, full_lcr_weight: float, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Return lambda at a step: it grows linearly from 0 to its full value over the first `lcr_warmup_epochs` epochs."""
+    if spec.lcr_warmup_epochs == 0:
+        return full_lcr_weight
+    return full_lcr_weight * min(1.0, (epoch + step / steps_per_epoch) / spec.lcr_warmup_epochs)
 
 
-def looked_at(spec: Spec, epoch: int) -> bool:
-    """Whether ratios and gradients are looked at in this epoch: 20 to 50 times a run, often early, and in the last."""
+def is_measured_epoch(spec: TrainSpec, epoch: int) -> bool:
+    """Return whether sigma ratios and gradient ratio are measured in this epoch.
+
+    That is 20 to 50 times per run, more often in the first epochs, and always in the last one.
+    """
     return epoch in (1, 2, 4, 8) or epoch % math.ceil(spec.epochs / 40) == 0 or epoch == spec.epochs - 1

@@ -1,4 +1,4 @@
-"""The state of a run as named arrays: network, optimiser, the sums of the epoch; taken, compared and put back."""
+"""Converts network and optimizer to named arrays and back, for checkpoints and for comparisons between processes."""
 
 from __future__ import annotations
 
@@ -10,95 +10,102 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
-from lcrbnn.train.ranks import Ranks
+from lcrbnn.train.distributed.ranks import Ranks
 
-SHOWN = 3  # differences that a message lists
-PRELU_STEM = "it has stem.2.weight besides"  # the only difference of a resnet20-double-prelu from before 2026-11-19
+MAX_LISTED_DIFFERENCES = 3  # in an error message
+# The only difference of a resnet20-double-prelu that was trained before 2026-11-19.
+PRELU_STEM_DIFFERENCE = "it has the extra array stem.2.weight"
 
 
-def array(tensor: Tensor) -> np.ndarray:
-    """A copy of a tensor, on the CPU."""
+def to_array(tensor: Tensor) -> np.ndarray:
+    """Return a copy of a tensor as an array."""
     return tensor.detach().cpu().contiguous().numpy().copy()
 
 
-def module_arrays(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:
-    """Parameters and buffers of a module."""
-    return {f"{prefix}/{name}": array(t) for name, t in module.state_dict().items()}
+def module_to_arrays(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:
+    """Return the parameters and buffers of a module as arrays. Their names start with the prefix."""
+    return {f"{prefix}/{name}": to_array(t) for name, t in module.state_dict().items()}
 
 
-def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
-    """What the optimiser remembers of each parameter."""
+def optimizer_to_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
+    """Return the optimizer's state of each parameter as arrays."""
     return {
-        f"optimizer/{name}/{key}": array(value)
+        f"optimizer/{name}/{key}": to_array(value)
         for parameter, name in names.items()
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
 
 
-def without_memory(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> list[str]:
-    """The names of the parameters that never had a gradient: the optimiser remembers others, but nothing of them.
+def find_parameters_without_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> list[str]:
+    """Return the names of the parameters that never had a gradient, so that the optimizer has no state of them.
 
-    Empty for an optimiser that remembers nothing at all, as SGD without momentum.
+    The list is empty if the optimizer has no state at all, like SGD without momentum.
     """
-    without = [name for parameter, name in names.items() if not optimizer.state.get(parameter)]
-    return without if len(without) < len(names) else []
+    stateless_names = [name for parameter, name in names.items() if not optimizer.state.get(parameter)]
+    return stateless_names if len(stateless_names) < len(names) else []
 
 
 @torch.no_grad()
 def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Put arrays back into a module; if any is not finite, or its name, shape or type differs, change nothing.
+    """Copy arrays into a module. Raise InputError and change nothing if one is not finite or does not fit.
 
-    The variance of a batch normalisation must not be negative either: its root would be NaN.
+    An array fits if its name, shape and type are the same. The variance of a batch norm must not be negative either,
+    because its root would be NaN.
     """
-    bad = first_bad(arrays)
-    if bad is not None:
-        raise InputError(f"{where} holds numbers that are not finite, in {bad!r}")
-    negative = next((name for name, a in arrays.items() if name.endswith(".running_var") and (a < 0).any()), None)
-    if negative is not None:
-        raise InputError(f"{where} holds a negative variance, in {negative!r}")
-    mine = module.state_dict()
-    theirs = {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
+    non_finite_name = find_non_finite(arrays)
+    if non_finite_name is not None:
+        raise InputError(f"{where} contains non-finite values in {non_finite_name!r}")
+    negative_name = next((name for name, a in arrays.items() if name.endswith(".running_var") and (a < 0).any()), None)
+    if negative_name is not None:
+        raise InputError(f"{where} contains a negative variance in {negative_name!r}")
+    current = module.state_dict()
+    restored = {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
     differences = [
-        *(f"it lacks {name}" for name in mine if name not in theirs),
-        *(f"it has {name} besides" for name in theirs if name not in mine),
+        *(f"it lacks {name}" for name in current if name not in restored),
+        *(f"it has the extra array {name}" for name in restored if name not in current),
         *(
-            f"{name} is {_kind(theirs[name])} instead of {_kind(array(mine[name]))}"
-            for name in mine
-            if name in theirs and _kind(theirs[name]) != _kind(array(mine[name]))
+            f"{name} is {_describe_type(restored[name])} instead of {_describe_type(to_array(current[name]))}"
+            for name in current
+            if name in restored and _describe_type(restored[name]) != _describe_type(to_array(current[name]))
         ),
     ]
-    if differences == [PRELU_STEM]:
+    if differences == [PRELU_STEM_DIFFERENCE]:
         raise InputError(
-            f"{where} is of resnet20-double-prelu with a PReLU in the stem, as before 2026-11-19; the network has a "
-            "ReLU there now, as in SiMaN's released code: train it again"
+            f"{where} belongs to resnet20-double-prelu with a PReLU in the stem, as before 2026-11-19; the network now "
+            "has a ReLU there, as in SiMaN's released code: train it again"
         )
     if differences:
-        more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-        raise InputError(f"{where} is of another network: {'; '.join(differences[:SHOWN])}{more}")
-    for name, tensor in mine.items():
-        tensor.copy_(torch.from_numpy(theirs[name].copy()))
+        num_unlisted = len(differences) - MAX_LISTED_DIFFERENCES
+        unlisted = f", and {num_unlisted} more" if num_unlisted > 0 else ""
+        listed = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+        raise InputError(f"{where} belongs to another network: {listed}{unlisted}")
+    for name, tensor in current.items():
+        tensor.copy_(torch.from_numpy(restored[name].copy()))
 
 
 @torch.no_grad()
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Give the optimiser back what it remembered."""
+    """Restore the optimizer's state of each parameter that has one in these arrays."""
     for parameter, name in names.items():
         prefix = f"optimizer/{name}/"
-        kept = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
-        if not kept:
+        tensors = {
+            n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)
+        }
+        if not tensors:
             continue
-        # A count of steps stays on the CPU, where a plain optimiser keeps it; all else lies as the parameter does.
-        there = parameter.device if optimizer.defaults.get("fused") else "cpu"
+        # An optimizer that is not fused keeps its step count on the CPU. All other state has the device and memory
+        # format of the parameter.
+        step_device = parameter.device if optimizer.defaults.get("fused") else "cpu"
         optimizer.state[parameter] = {
-            k: v.to(there) if k == "step" else torch.empty_like(parameter).copy_(v) for k, v in kept.items()
+            k: v.to(step_device) if k == "step" else torch.empty_like(parameter).copy_(v) for k, v in tensors.items()
         }
 
 
-def fill_memory(optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimiser, where it has none yet, the memory of a first step from nothing: zeros, to the same effect."""
+def initialize_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Create zero state for parameters without state. The first step then has the same effect as without state."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if optimizer.state[parameter]:
@@ -110,26 +117,26 @@ def fill_memory(optimizer: torch.optim.Optimizer) -> None:
                 optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
 
 
-def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """A short name of what arrays hold."""
-    whole = hashlib.sha256()
+def digest_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of the names and values of arrays."""
+    digest = hashlib.sha256()
     for name, values in arrays.items():
-        whole.update(name.encode() + values.tobytes())
-    return whole.hexdigest()
+        digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 @torch.no_grad()
-def spread(module: nn.Module, ranks: Ranks) -> None:
-    """Give all processes what the first one has in this module."""
+def broadcast_module(module: nn.Module, ranks: Ranks) -> None:
+    """Copy the parameters and buffers of a module from rank 0 to all processes."""
     if ranks.size > 1:
         for tensor in module.state_dict().values():
-            tensor.copy_(ranks.spread(tensor.contiguous()))
+            tensor.copy_(ranks.broadcast(tensor.contiguous()))
 
 
-def first_bad(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """The name of the first array with a number that is not finite."""
+def find_non_finite(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return the name of the first array with a non-finite value, or None."""
     return next((name for name, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
 
 
-def _kind(a: np.ndarray) -> str:
+def _describe_type(a: np.ndarray) -> str:
     return f"{a.dtype} {tuple(a.shape)}"

@@ -1,19 +1,19 @@
-"""Trained networks that come with the package: one bit a binary weight, 16 a real number (`lcrbnn zoo`)."""
+"""Trained networks that ship with the package: 1 bit per binary weight, 16 bits per real number (`lcrbnn zoo`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lcrbnn.zoo.index import Member, find, members, named
+from lcrbnn.zoo.zoo_index import ZooMember, find_member, list_members, parse_zoo_name
 
 if TYPE_CHECKING:
-    from lcrbnn.models import Network
+    from lcrbnn.nn.models.network import Network
 
-__all__ = ["Member", "find", "load", "members", "named"]
+__all__ = ["ZooMember", "find_member", "list_members", "load", "parse_zoo_name"]
 
 
 def load(name: str) -> Network:
-    """The network of this name, in evaluation mode: it answers as its file does, and can be trained on."""
-    from lcrbnn.zoo.file import read_member
+    """Return the network of this name in evaluation mode, ready for inference and further training."""
+    from lcrbnn.zoo.zoo_file import load_member
 
-    return read_member(find(name)).model
+    return load_member(find_member(name)).model

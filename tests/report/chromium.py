@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to through two pipes: no driver, no port, nothing but the browser itself."""
+"""Control a headless Chromium over two pipes, without a driver or a network port."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SECONDS = 60  # for one answer: a busy machine starts a browser slowly
+CHROMIUM_PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+RESPONSE_TIMEOUT_S = 60  # a browser starts slowly on a busy machine
 
 
 class Chromium:
-    """One tab. Events that came in are in `events`."""
+    """A browser with one tab. Received events are in `events`."""
 
     def __enter__(self) -> Chromium:
-        assert PROGRAM is not None
+        assert CHROMIUM_PATH is not None
         self.profile = tempfile.mkdtemp()
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
+        browser_in, to_browser = os.pipe()
+        from_browser, browser_out = os.pipe()
         flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
-        command = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{theirs_in} 4>&{theirs_out}'
+        command = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{browser_in} 4>&{browser_out}'
         self.process = subprocess.Popen(
-            ["bash", "-c", command, PROGRAM, self.profile],
-            pass_fds=(theirs_in, theirs_out),
+            ["bash", "-c", command, CHROMIUM_PATH, self.profile],
+            pass_fds=(browser_in, browser_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
-        self.pipes = (ours_in, ours_out)
-        self.read, self.count, self.session = b"", 0, ""
+        os.close(browser_in)
+        os.close(browser_out)
+        self.pipes = (from_browser, to_browser)
+        self.unread, self.num_commands, self.session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
         try:
             self._attach()
@@ -46,10 +46,10 @@ class Chromium:
         return self
 
     def _attach(self) -> None:
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = self.send_command("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.send_command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
-            self.ask(f"{domain}.enable")
+            self.send_command(f"{domain}.enable")
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
@@ -62,50 +62,52 @@ class Chromium:
             os.close(pipe)
         shutil.rmtree(self.profile, ignore_errors=True)
 
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
-        self.count += 1
-        message: dict[str, Any] = {"id": self.count, "method": method, "params": params}
+    def send_command(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and return its response."""
+        self.num_commands += 1
+        message: dict[str, Any] = {"id": self.num_commands, "method": method, "params": params}
         if self.session:
             message["sessionId"] = self.session
         os.write(self.pipes[1], json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next()
-            if answer.get("id") == self.count:
-                assert "error" not in answer, answer
-                return answer["result"]
-            self.events.append(answer)
+            response = self._read_message()
+            if response.get("id") == self.num_commands:
+                assert "error" not in response, response
+                return response["result"]
+            self.events.append(response)
 
-    def _next(self) -> dict[str, Any]:
-        end = time.monotonic() + SECONDS
-        while b"\0" not in self.read:
-            ready, _, _ = select.select([self.pipes[0]], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"no answer from Chromium within {SECONDS} seconds"
-            piece = os.read(self.pipes[0], 1 << 20)
-            assert piece, "Chromium ended"
-            self.read += piece
-        message, _, self.read = self.read.partition(b"\0")
+    def _read_message(self) -> dict[str, Any]:
+        deadline = time.monotonic() + RESPONSE_TIMEOUT_S
+        while b"\0" not in self.unread:
+            ready, _, _ = select.select([self.pipes[0]], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no response from Chromium within {RESPONSE_TIMEOUT_S} s"
+            chunk = os.read(self.pipes[0], 1 << 20)
+            assert chunk, "Chromium has exited"
+            self.unread += chunk
+        message, _, self.unread = self.unread.partition(b"\0")
         return json.loads(message)
 
-    def show(self, address: str, width: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Load a page, at this width; events before it are forgotten."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
+    def open_page(self, address: str, width: int, *, dark: bool = False, media: str = "screen") -> None:
+        """Load a page at this width and forget earlier events."""
+        self.send_command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600
+        )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.ask("Emulation.setEmulatedMedia", media=media, features=features)
+        self.send_command("Emulation.setEmulatedMedia", media=media, features=features)
         self.events.clear()
-        self.ask("Page.navigate", url=address)
+        self.send_command("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._next())
+            self.events.append(self._read_message())
 
-    def value(self, expression: str) -> Any:
-        """What a script in the page comes to."""
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression in the page."""
+        return self.send_command("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
-    def told(self, *methods: str) -> list[dict[str, Any]]:
-        """What came in of these events."""
+    def list_events(self, *methods: str) -> list[dict[str, Any]]:
+        """Return the parameters of the received events of these types."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 
-    def picture(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True, format="png")
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def save_screenshot(self, path: Path) -> None:
+        """Save the complete page as a PNG file."""
+        screenshot = self.send_command("Page.captureScreenshot", captureBeyondViewport=True, format="png")
+        path.write_bytes(base64.b64decode(screenshot["data"]))

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from lcrbnn.cli import main
-from tests.report.made import ROOT, make_cost, make_records, make_runs
+from lcrbnn.cli.main import main
+from tests.report.sample_records import ROOT, copy_records, make_cost_record, make_measurement_records
 
 
 @pytest.fixture(scope="session")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a report that has every section, as a page and as Markdown, and what it was made from."""
+def full_report_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a report of all sections, as HTML and Markdown, and its runs and records."""
     folder = tmp_path_factory.mktemp("report")
-    runs = make_runs(folder)
-    records = make_records(folder / "records", runs)
-    make_cost(records / "cost.json")
-    shutil.copy(ROOT / "results" / "layers" / "layers.json", records)
+    runs = copy_records(folder)
+    records = make_measurement_records(folder / "records", runs)
+    make_cost_record(records / "cost.json")
+    shutil.copy(ROOT / "paper" / "results" / "layers" / "layers.json", records)
     for name in ("report.html", "report.md"):
-        words = [
+        arguments = [
             "report",
             *runs,
             "--records",
@@ -28,5 +28,5 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--title",
             "A <b> title",
         ]
-        assert main([*words, "-o", str(folder / name)]) == 0
+        assert main([*arguments, "-o", str(folder / name)]) == 0
     return folder

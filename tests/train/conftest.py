@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.helpers import small_run
+from tests.train.helpers import train_small_run
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing disturbs."""
+    """Return the folder of an uninterrupted run."""
     torch.set_num_threads(1)
-    return small_run(tmp_path_factory.mktemp("runs") / "straight")
+    return train_small_run(tmp_path_factory.mktemp("runs") / "straight")

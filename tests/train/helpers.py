@@ -1,4 +1,4 @@
-"""Small runs on digits, and how to compare two of them."""
+"""Small runs on digits, and comparisons of two runs."""
 
 from __future__ import annotations
 
@@ -13,64 +13,66 @@ import numpy as np
 import pytest
 
 from lcrbnn.runs.checkpoint import read_checkpoint
-from lcrbnn.runs.folder import RunFolder
-from lcrbnn.runs.progress import Progress
-from lcrbnn.train import Spec
-from lcrbnn.train.loop import Loop
-from lcrbnn.train.options import Options
-from lcrbnn.train.run import train
+from lcrbnn.runs.progress import ProgressBar
+from lcrbnn.runs.run_folder import RunFolder
+from lcrbnn.train.loop import TrainingLoop
+from lcrbnn.train.setup.options import RunOptions
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.train import train
 
 ROOT = Path(__file__).parents[2]
-SMALL = Spec(epochs=2, batch=300)  # 4 steps an epoch, the last of 100 images
-OFTEN = Options(device="cpu", save_seconds=0.0)
+SMALL = TrainSpec(epochs=2, batch_size=300)  # 4 steps per epoch, the last one with 100 images
+SAVE_EVERY_STEP = RunOptions(device="cpu", checkpoint_interval_s=0.0)
 
 
-def quiet(total: int, done: int) -> Progress:
-    return Progress(total, io.StringIO(), done=done, tenths=False)
+def make_silent_progress(total: int, num_done: int) -> ProgressBar:
+    return ProgressBar(total, io.StringIO(), num_done=num_done, print_tenths=False)
 
 
-def small_run(path: Path, spec: Spec = SMALL, options: Options = OFTEN, *, resume: bool = False) -> Path:
-    return train(spec, path, options, resume=resume, progress=quiet)
+def train_small_run(
+    path: Path, spec: TrainSpec = SMALL, options: RunOptions = SAVE_EVERY_STEP, *, resume: bool = False
+) -> Path:
+    return train(spec, path, options, resume=resume, progress=make_silent_progress)
 
 
-def log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, times aside."""
+def read_log_without_times(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's log without times."""
     return [{k: v for k, v in line.items() if k != "seconds"} for line in RunFolder(path).read_log()]
 
 
-def arrays(path: Path) -> dict[str, np.ndarray]:
-    newest = RunFolder(path).newest()
+def read_newest_arrays(path: Path) -> dict[str, np.ndarray]:
+    newest = RunFolder(path).find_newest_checkpoint()
     assert newest is not None
     return read_checkpoint(newest).arrays
 
 
-def assert_same(one: Path, other: Path) -> None:
-    assert log(one) == log(other)
-    mine, theirs = arrays(one), arrays(other)
-    assert list(mine) == list(theirs)
-    assert [n for n in mine if mine[n].tobytes() != theirs[n].tobytes()] == []
+def assert_same_runs(first: Path, second: Path) -> None:
+    assert read_log_without_times(first) == read_log_without_times(second)
+    first_arrays, second_arrays = read_newest_arrays(first), read_newest_arrays(second)
+    assert list(first_arrays) == list(second_arrays)
+    assert [n for n in first_arrays if first_arrays[n].tobytes() != second_arrays[n].tobytes()] == []
 
 
 class Crash(BaseException):
-    """Ends a run as a kill does: nothing of ours handles it."""
+    """Ends a run like a kill: no code of the package handles it."""
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     counter = itertools.count(1)
-    whole = Loop._one
+    original = TrainingLoop._run_step
 
-    def one(self: Loop) -> None:
-        whole(self)
+    def one(self: TrainingLoop) -> None:
+        original(self)
         if next(counter) == steps:
             raise Crash
 
-    monkeypatch.setattr(Loop, "_one", one)
+    monkeypatch.setattr(TrainingLoop, "_run_step", one)
 
 
-def command(path: Path, *more: str) -> list[str]:
-    run = [sys.executable, "-m", "lcrbnn", "train", "digits", "--run", str(path), "--device", "cpu"]
-    return [*run, "--batch", "300", "--save-seconds", "0", *more]
+def make_command(path: Path, *more: str) -> list[str]:
+    run = [sys.executable, "-m", "lcrbnn", "train", "digits", "--run-folder", str(path), "--device", "cpu"]
+    return [*run, "--batch-size", "300", "--checkpoint-interval", "0", *more]
 
 
-def environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""The command line of the trainer: every field is there, and whatever is wrong is said before any work."""
+"""The command line of the trainer: every setting has an option, and every mistake is reported before any work."""
 
 from __future__ import annotations
 
@@ -8,95 +8,118 @@ from pathlib import Path
 
 import pytest
 
-from lcrbnn.cli import main
-from lcrbnn.cli.train import parse_seeds
+from lcrbnn.cli.main import main
+from lcrbnn.cli.run_options import parse_seeds
 from lcrbnn.errors import InputError
+from lcrbnn.recipes.recipe import apply_lcr_default
 from lcrbnn.study.plan import read_plan
-from lcrbnn.train import Spec
-from lcrbnn.train.strengths import retaining
+from lcrbnn.train.setup.spec import TrainSpec
 
-QUICK = ["--epochs", "1", "--batch", "300", "--device", "cpu"]
+QUICK = ["--epochs", "1", "--batch-size", "300", "--device", "cpu"]
 
 
 def test_every_field_of_the_spec_is_an_option_with_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    for one in fields(Spec):
-        assert f"--{one.name.replace('_', '-')} " in shown, one.name
-        assert one.metadata["about"][:30] in shown, one.name
+    help_text = " ".join(capsys.readouterr().out.split())
+    for f in fields(TrainSpec):
+        assert f"--{f.name.replace('_', '-')} " in help_text, f.name
+        assert f.metadata["about"][:30] in help_text, f.name
 
 
 def test_recipe_then_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "mine.toml"
-    recipe.write_text('# Mine\n# Reaches nothing.\nlr = 0.2\nweight = 1\nform_options = ["beta=1"]\n')
-    words = ["--weight", "2.5", "--method-options", "t_min=0.1", "t_max=5", "--no-deterministic", "--drop-last"]
-    assert main(["train", str(recipe), "--run", str(tmp_path / "run"), *QUICK, *words]) == 0
-    spec = Spec.of(json.loads((tmp_path / "run" / "spec.json").read_text()))
-    assert (spec.lr, spec.weight, spec.epochs, spec.batch) == (0.2, 2.5, 1, 300)
+    recipe.write_text('# Mine\n# Reaches nothing.\nlr = 0.2\nlcr_weight = 1\nlcr_options = ["beta=1"]\n')
+    words = ["--lcr-weight", "2.5", "--method-options", "t_min=0.1", "t_max=5", "--no-deterministic", "--drop-last"]
+    assert main(["train", str(recipe), "--run-folder", str(tmp_path / "run"), *QUICK, *words]) == 0
+    spec = TrainSpec.from_dict(json.loads((tmp_path / "run" / "spec.json").read_text()))
+    assert (spec.lr, spec.lcr_weight, spec.epochs, spec.batch_size) == (0.2, 2.5, 1, 300)
     assert spec.method_options == ("t_min=0.1", "t_max=5")
-    assert spec.form_options == ("beta=1",)
+    assert spec.lcr_options == ("beta=1",)
     assert (spec.deterministic, spec.drop_last) == (False, True)
-    shown = capsys.readouterr()
-    assert shown.out.startswith(f"{tmp_path / 'run'}: epoch 1, ")
-    assert shown.err.startswith("epoch 1/1  loss ")
-    assert "L_Lip" in shown.err
-    assert "left" in shown.err
+    output = capsys.readouterr()
+    assert output.out.startswith(f"{tmp_path / 'run'}: epoch 1, ")
+    assert output.err.startswith("epoch 1/1  loss ")
+    assert "L_Lip" in output.err
+    assert "left" in output.err
 
 
-def test_retention_at_the_strength_that_goes_with_its_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "digits", "--lcr", "default", "--run", str(tmp_path / "run"), *QUICK]) == 0
-    spec = Spec.of(json.loads((tmp_path / "run" / "spec.json").read_text()))
-    assert (spec.form, spec.share, spec.weight, spec.ramp) == ("default", 0.03, 0.0, 1.0)
-    assert "retention's share of the gradient is" in capsys.readouterr().out
-    assert main(["train", "digits", "--lcr", "mine", "--run", str(tmp_path / "other"), *QUICK]) == 2
-    assert "no retention is called 'mine'; there are default, paper, official" in capsys.readouterr().err
+def test_the_lcr_option_sets_the_recommended_weight_of_its_variant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "digits", "--lcr", "default", "--run-folder", str(tmp_path / "run"), *QUICK]) == 0
+    spec = TrainSpec.from_dict(json.loads((tmp_path / "run" / "spec.json").read_text()))
+    assert (spec.lcr_variant, spec.lcr_gradient_ratio, spec.lcr_weight, spec.lcr_warmup_epochs) == (
+        "default",
+        0.03,
+        0.0,
+        1.0,
+    )
+    assert "the gradient ratio of LCR is" in capsys.readouterr().out
+    assert main(["train", "digits", "--lcr", "mine", "--run-folder", str(tmp_path / "other"), *QUICK]) == 2
+    assert "no LCR variant is called 'mine'; there are default, paper, official" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
-def test_the_default_strength_is_that_of_the_study() -> None:
-    plan = read_plan(Path(__file__).parents[2] / "studies" / "cifar10-double.toml")
-    assert retaining(plan.arms["none"], "default") == plan.arms["default"]
-    assert retaining(plan.arms["default"], "paper").share == 0
+def test_the_recommended_weight_is_that_of_the_study() -> None:
+    plan = read_plan(Path(__file__).parents[2] / "paper" / "studies" / "cifar10-double.toml")
+    assert apply_lcr_default(plan.variants["none"], "default") == plan.variants["default"]
+    assert apply_lcr_default(plan.variants["default"], "paper").lcr_gradient_ratio == 0
 
 
-def test_resume_needs_nothing_but_the_folder(tmp_path: Path) -> None:
-    assert main(["train", "digits", "--run", str(tmp_path / "run"), *QUICK]) == 0
+def test_resume_needs_only_the_folder(tmp_path: Path) -> None:
+    assert main(["train", "digits", "--run-folder", str(tmp_path / "run"), *QUICK]) == 0
     before = (tmp_path / "run" / "record.json").read_bytes()
-    assert main(["train", "--run", str(tmp_path / "run"), "--resume"]) == 0
+    assert main(["train", "--run-folder", str(tmp_path / "run"), "--resume"]) == 0
     assert (tmp_path / "run" / "record.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: --run/--folder; see lcrbnn train --help"),
-        (["--run", "r", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000; got 0"),
-        (["--run", "r", "--epochs", "ten"], "argument --epochs: invalid int value: 'ten'; see lcrbnn train --help"),
-        (["--run", "r", "--lr", "nan"], "lr must be a number of at least 0.0; got nan"),
-        (["--run", "r", "--weight", "-1"], "weight must be a number of at least 0.0; got -1.0"),
+        ([], "the following arguments are required: --run-folder; see lcrbnn train --help"),
+        (["--run-folder", "r", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000; got 0"),
         (
-            ["--run", "r", "--schedule", "cosin"],
-            "no choice for schedule is called 'cosin'; there are cosine, linear, linear-ahead, step, constant (did",
+            ["--run-folder", "r", "--epochs", "ten"],
+            "argument --epochs: invalid int value: 'ten'; see lcrbnn train --help",
         ),
-        (["--run", "r", "--nope"], "unrecognized arguments: --nope; see lcrbnn train --help"),
-        (["nope", "--run", "r"], "no recipe is called 'nope'; there are "),
-        (["nope.toml", "--run", "r"], "the recipe nope.toml cannot be read: No such file or directory"),
-        (["--run", "r", "--seeds", "3-1"], "--seeds is a list such as 0-2 or 0,5; got '3-1'"),
-        (["--run", "r", "--seeds", "0", "--seed", "1"], "say --seed or --seeds, not both"),
-        (["--run", "r", "--device", "tpu"], "no device is called 'tpu'; there are auto, cpu, cuda"),
-        (["--run", "r", "--resume"], "there is no run in r to go on with, and no recipe or setting to start one"),
-        (["--run", "r", "--save-seconds", "-1"], "save_seconds must be a number of at least 0; got -1.0"),
-        (["--run", "r", "--seeds", "0-100000000"], "--seeds is a list such as 0-2 or 0,5; got '0-100000000'"),
-        (["--run", "r", "--lr", "1e39"], "lr must be a number of at most 3.4e+38; got 1e+39"),
-        (["--run", "r", "--epochs", "9" * 400], "epochs must be a whole number from 1 to 1000000000; got 999"),
-        (["--run", "r", "--seed", str(2**64)], "seed must be a whole number from 0 to 9223372036854775807; got "),
-        (["--run", "a" * 300], f"{'a' * 300} cannot be looked into: File name too long"),
-        (["--run", "r", "--method-options", "t_min"], "method_options are written name=value; got 't_min'"),
-        (["--run", "file"], "a run cannot be written to file: it is not a folder"),
-        (["--run", "full"], "full is not empty and holds no run; choose another folder"),
-        (["--run", "file/run"], "a run cannot be written to file/run: "),
-        (["--run", "r", "--data", "cifar10"], "CIFAR-10 is not in data: neither its files nor a folder "),
+        (["--run-folder", "r", "--lr", "nan"], "lr must be a number of at least 0.0; got nan"),
+        (["--run-folder", "r", "--lcr-weight", "-1"], "lcr_weight must be a number of at least 0.0; got -1.0"),
+        (
+            ["--run-folder", "r", "--lr-schedule", "cosin"],
+            "no choice for lr_schedule is called 'cosin'; there are cosine, linear, linear-last-epoch-zero, multistep, "
+            "constant (did",
+        ),
+        (["--run-folder", "r", "--nope"], "unrecognized arguments: --nope; see lcrbnn train --help"),
+        (["nope", "--run-folder", "r"], "no recipe is called 'nope'; there are "),
+        (["nope.toml", "--run-folder", "r"], "the recipe nope.toml cannot be read: No such file or directory"),
+        (["--run-folder", "r", "--seeds", "3-1"], "--seeds must be a list such as 0-2 or 0,5; got '3-1'"),
+        (["--run-folder", "r", "--seeds", "0", "--seed", "1"], "give --seed or --seeds, not both"),
+        (["--run-folder", "r", "--device", "tpu"], "no device is called 'tpu'; there are auto, cpu, cuda"),
+        (["--run-folder", "r", "--resume"], "there is no run in r to resume, and no recipe or setting to start one"),
+        (
+            ["--run-folder", "r", "--checkpoint-interval", "-1"],
+            "checkpoint_interval_s must be a number of at least 0; got -1.0",
+        ),
+        (
+            ["--run-folder", "r", "--seeds", "0-100000000"],
+            "--seeds must be a list such as 0-2 or 0,5; got '0-100000000'",
+        ),
+        (["--run-folder", "r", "--lr", "1e39"], "lr must be a number of at most 3.4e+38; got 1e+39"),
+        (["--run-folder", "r", "--epochs", "9" * 400], "epochs must be a whole number from 1 to 1000000000; got 999"),
+        (
+            ["--run-folder", "r", "--seed", str(2**64)],
+            "seed must be a whole number from 0 to 9223372036854775807; got ",
+        ),
+        (["--run-folder", "a" * 300], f"{'a' * 300} cannot be read: File name too long"),
+        (["--run-folder", "r", "--method-options", "t_min"], "method_options are written name=value; got 't_min'"),
+        (["--run-folder", "file"], "a run cannot be written to file: it is not a folder"),
+        (["--run-folder", "full"], "full is not empty and contains no run; choose another folder"),
+        (["--run-folder", "file/run"], "a run cannot be written to file/run: "),
+        (
+            ["--run-folder", "r", "--dataset", "cifar10"],
+            "CIFAR-10 was not found in data, which has neither its files nor a folder ",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2_and_nothing_is_written(
@@ -112,43 +135,41 @@ def test_a_mistake_is_one_sentence_and_exit_code_2_and_nothing_is_written(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("")
     assert main(["train", *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith(f"lcrbnn: {sentence}")
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"lcrbnn: {sentence}")
+    assert output.err.count("\n") == 1
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["file", "full", "full/thesis.txt"]
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("0", [0]), ("0-2", [0, 1, 2]), ("5,0-1", [5, 0, 1])])
-def test_lists_of_seeds(text: str, seeds: list[int]) -> None:
+def test_seed_lists_are_parsed(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,1", "0-2,1", "1.5"])
-def test_what_is_no_list_of_seeds(text: str) -> None:
+def test_invalid_seed_lists_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match="--seeds"):
         parse_seeds(text)
 
 
-def test_no_seed_is_trained_if_the_folder_of_another_cannot_be(tmp_path: Path) -> None:
+def test_no_seed_is_trained_if_the_folder_of_another_is_invalid(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "seed-1").write_text("")
-    assert main(["train", "digits", "--run", str(tmp_path / "runs"), "--seeds", "0-1", *QUICK]) == 2
+    assert main(["train", "digits", "--run-folder", str(tmp_path / "runs"), "--seeds", "0-1", *QUICK]) == 2
     assert not (tmp_path / "runs" / "seed-0").exists()
 
 
-def test_a_seed_that_had_not_started_begins_as_the_others_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_seed_takes_the_settings_of_the_other_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = str(tmp_path / "runs")
-    assert main(["train", "digits", "--run", runs, "--seeds", "0", "--weight", "1", *QUICK]) == 0
-    assert main(["train", "--run", runs, "--resume"]) == 2
+    assert main(["train", "digits", "--run-folder", runs, "--seeds", "0", "--lcr-weight", "1", *QUICK]) == 0
+    assert main(["train", "--run-folder", runs, "--resume"]) == 2
     assert capsys.readouterr().err.endswith(
-        f"lcrbnn: {runs} holds seed-0: say which with --seeds, or choose another folder\n"
+        f"lcrbnn: {runs} contains seed-0: choose some of them with --seeds, or another folder\n"
     )
-    assert main(["train", "--run", runs, "--seeds", "0-1", "--resume", "--device", "cpu"]) == 0
+    assert main(["train", "--run-folder", runs, "--seeds", "0-1", "--resume", "--device", "cpu"]) == 0
     specs = [json.loads((tmp_path / "runs" / f"seed-{n}" / "spec.json").read_text()) for n in (0, 1)]
     assert specs[1] == {**specs[0], "seed": 1}
-    shown = capsys.readouterr()
-    assert f"no run in {runs}/seed-1 yet: starting it" in shown.err
-    assert "retention's share of the gradient is " in shown.out
+    output = capsys.readouterr()
+    assert f"no run in {runs}/seed-1 yet: starting it" in output.err
+    assert "the gradient ratio of LCR is " in output.out

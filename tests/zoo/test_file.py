@@ -1,4 +1,4 @@
-"""The small file: signs exactly, other numbers to 11 bits, the same bytes when it is written again."""
+"""Zoo files keep signs exactly and other numbers with 11 bits; writing a file again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -8,133 +8,140 @@ import numpy as np
 import pytest
 import torch
 
-from lcrbnn.data import DATASETS, load_digits
+from lcrbnn.data.datasets import DATASETS
+from lcrbnn.data.digits import load_digits
+from lcrbnn.deploy.export.export_model import explain_unexportable_method, export_model
 from lcrbnn.errors import InputError
-from lcrbnn.export import export_model
-from lcrbnn.export.refusal import refusal
-from lcrbnn.layers import binary_layers
-from lcrbnn.methods import METHODS
+from lcrbnn.nn.methods.method_registry import METHODS
+from lcrbnn.nn.model_hooks import iter_binary_layers
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from lcrbnn.train import Spec
-from lcrbnn.train.build import build_network
-from lcrbnn.zoo.file import halved, read_small, write_small
-from tests.export.nets import stirred
+from lcrbnn.train.setup.build_network import build_network
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.zoo.zoo_file import read_zoo_file, to_float16, write_zoo_file
+from tests.deploy.export.random_networks import randomize_parameters
 from tests.train.helpers import ROOT
 
-HALF = 2.0**-11  # relative rounding of float16
+FLOAT16_ROUNDING = 2.0**-11  # largest relative rounding error of float16
 
 
-def made(spec: Spec, path: Path) -> dict[str, torch.Tensor]:
-    """Write a network with nothing at its trivial start; return its signs, scales and all other numbers."""
+def write_trained_network(spec: TrainSpec, path: Path) -> dict[str, torch.Tensor]:
+    """Write a network with non-trivial parameters; return its signs, scales and all other numbers."""
     net = build_network(spec)
-    stirred(net, torch.from_numpy(load_digits()[0].images[:32]))
+    randomize_parameters(net, torch.from_numpy(load_digits()[0].images[:32]))
     net.eval()
-    kept = {}
-    for name, layer in binary_layers(net):
+    stored = {}
+    for name, layer in iter_binary_layers(net):
         w = layer.weight_binarizer(layer.weight)
-        kept[f"{name}.weight"] = w.signs.detach()
+        stored[f"{name}.weight"] = w.signs.detach()
         if w.scale is not None:
-            kept[f"{name}.weight_binarizer.scale"] = w.scale.detach()
-    plain = {name: t.clone() for name, t in net.state_dict().items() if "weight_binarizer" not in name}
-    write_small(path, spec, net, "0" * 64)
-    return plain | kept
+            stored[f"{name}.weight_binarizer.scale"] = w.scale.detach()
+    unchanged = {name: t.clone() for name, t in net.state_dict().items() if "weight_binarizer" not in name}
+    write_zoo_file(path, spec, net, "0" * 64)
+    return unchanged | stored
 
 
-NOT_TWO = {"sq-twn": "three levels", "adabin": "not opposite"}
+NON_BINARY_METHODS = {"sq-twn": "three levels", "adabin": "not opposite"}
 
 
-@pytest.mark.parametrize(("method", "why"), NOT_TWO.items())
-def test_weights_of_more_than_one_bit_are_refused(method: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"of layer 'layer1\.0\.conv1' cannot be kept as one bit: .*" + why):
-        made(Spec(method=method), tmp_path / "a.safetensors")
+@pytest.mark.parametrize(("method", "reason"), NON_BINARY_METHODS.items())
+def test_weights_of_more_than_one_bit_are_rejected(method: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"of layer 'layer1\.0\.conv1' cannot be stored with one bit: .*" + reason):
+        write_trained_network(TrainSpec(method=method), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", [name for name in (*METHODS, "real") if name not in NOT_TWO])
-def test_a_file_holds_the_signs_and_scales_of_any_method(method: str, tmp_path: Path) -> None:
-    spec = Spec(method=method)
-    wanted = made(spec, tmp_path / "a.safetensors")
-    small = read_small(tmp_path / "a.safetensors")
-    assert (small.spec, small.checkpoint, small.model.training) == (spec, "0" * 64, False)
-    found = small.model.state_dict()
-    signs = {f"{name}.weight" for name, _ in binary_layers(small.model)}
-    assert set(found) == set(wanted)
-    for name, value in found.items():
-        if name in signs:
-            assert torch.equal(torch.where(value < 0, -1.0, 1.0), wanted[name])
+@pytest.mark.parametrize("method", [name for name in (*METHODS, "real") if name not in NON_BINARY_METHODS])
+def test_a_file_contains_the_signs_and_scales_of_any_method(method: str, tmp_path: Path) -> None:
+    spec = TrainSpec(method=method)
+    expected = write_trained_network(spec, tmp_path / "a.safetensors")
+    network = read_zoo_file(tmp_path / "a.safetensors")
+    assert (network.spec, network.checkpoint_sha256, network.model.training) == (spec, "0" * 64, False)
+    state = network.model.state_dict()
+    sign_names = {f"{name}.weight" for name, _ in iter_binary_layers(network.model)}
+    assert set(state) == set(expected)
+    for name, value in state.items():
+        if name in sign_names:
+            assert torch.equal(torch.where(value < 0, -1.0, 1.0), expected[name])
             assert value.abs().unique().numel() == 1
         elif value.is_floating_point():
-            torch.testing.assert_close(value, wanted[name], rtol=HALF, atol=1e-7)
-    write_small(tmp_path / "b.safetensors", small.spec, small.model, small.checkpoint)
+            torch.testing.assert_close(value, expected[name], rtol=FLOAT16_ROUNDING, atol=1e-7)
+    write_zoo_file(tmp_path / "b.safetensors", network.spec, network.model, network.checkpoint_sha256)
     assert (tmp_path / "b.safetensors").read_bytes() == (tmp_path / "a.safetensors").read_bytes()
-    if method == "real" or not refusal(METHODS[method]):
-        export_model(small.model, DATASETS["digits"], "again")
+    if method == "real" or not explain_unexportable_method(METHODS[method]):
+        export_model(network.model, DATASETS["digits"], "again")
 
 
-@pytest.mark.parametrize("regularizer", ["none", "spectral", "spectral-signs"])
-def test_the_network_of_a_file_answers_as_the_one_that_was_written(regularizer: str, tmp_path: Path) -> None:
-    """bnn's signs have no scale, so that only roundings of real numbers can tell the two apart.
+@pytest.mark.parametrize("regularizer", ["none", "spectral-norm-latent", "spectral-norm-binary"])
+def test_the_network_of_a_file_predicts_as_the_written_one(regularizer: str, tmp_path: Path) -> None:
+    """The signs of bnn have no scale, so only rounding errors of real numbers can change predictions.
 
-    A norm that its weights were divided by is part of what is kept, and divides nothing a second time.
+    The spectral norm that divides the weights is stored in the file and must not be applied a second time.
     """
     torch.manual_seed(0)
-    spec = Spec(method="bnn", regularizer=regularizer)
+    spec = TrainSpec(method="bnn", regularizer=regularizer)
     net = build_network(spec)
     images = torch.from_numpy(load_digits()[1].images[:100])
-    stirred(net, images)
+    randomize_parameters(net, images)
     with torch.no_grad():
-        before = net(images).argmax(1)
-        write_small(tmp_path / "a.safetensors", spec, net, "")
-        after = read_small(tmp_path / "a.safetensors").model(images).argmax(1)
-    assert (before == after).float().mean() > 0.9
+        predictions_before = net(images).argmax(1)
+        write_zoo_file(tmp_path / "a.safetensors", spec, net, "")
+        predictions_after = read_zoo_file(tmp_path / "a.safetensors").model(images).argmax(1)
+    assert (predictions_before == predictions_after).float().mean() > 0.9
 
 
 @pytest.mark.parametrize(
     ("numbers", "exponent"),
     [([0.25, -3.0, 0.0], 0), ([0.0, 0.0], 0), ([1e6, -2.0], 5), ([3e-8, 1e-7], -38), ([], 0)],
 )
-def test_halves_have_an_exponent_where_float16_has_not_the_range(numbers: list[float], exponent: int) -> None:
+def test_float16_numbers_have_an_exponent_outside_the_range_of_float16(numbers: list[float], exponent: int) -> None:
     array = np.array(numbers, np.float32)
-    half, found = halved(array)
-    assert half.dtype == np.float16
-    assert found == exponent
-    np.testing.assert_allclose(np.ldexp(half.astype(np.float32), found), array, rtol=HALF)
+    halves, stored_exponent = to_float16(array)
+    assert halves.dtype == np.float16
+    assert stored_exponent == exponent
+    np.testing.assert_allclose(np.ldexp(halves.astype(np.float32), stored_exponent), array, rtol=FLOAT16_ROUNDING)
 
 
-def small_size(data: str, model: str, folder: Path) -> int:
-    spec = Spec(data=data, model=model)
-    write_small(folder / "a.safetensors", spec, build_network(spec), "")
+def zoo_file_size(data: str, model: str, folder: Path) -> int:
+    spec = TrainSpec(dataset=data, model=model)
+    write_zoo_file(folder / "a.safetensors", spec, build_network(spec), "")
     return (folder / "a.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize(("model", "most"), [("resnet20-double-maxout", 60_000), ("resnet18-double", 2_200_000)])
-def test_a_file_is_as_small_as_promised(model: str, most: int, tmp_path: Path) -> None:
-    assert small_size("cifar10", model, tmp_path) < most
+@pytest.mark.parametrize(("model", "max_bytes"), [("resnet20-double-maxout", 60_000), ("resnet18-double", 2_200_000)])
+def test_a_file_has_at_most_the_expected_size(model: str, max_bytes: int, tmp_path: Path) -> None:
+    assert zoo_file_size("cifar10", model, tmp_path) < max_bytes
 
 
-def test_the_sizes_of_resnet_18_are_those_of_the_page(tmp_path: Path) -> None:
+def test_the_document_has_the_sizes_of_resnet_18(tmp_path: Path) -> None:
     names = {"cifar10": "", "tiny-imagenet": "-tiny", "imagenet": "-imagenet"}
-    sizes = [small_size(data, f"resnet18-double{end}", tmp_path) / 1e6 for data, end in names.items()]
-    said = "{:.1f} MB for ResNet-18 (with the 200 classes of Tiny-ImageNet {:.1f}, with ImageNet's 1,000 {:.1f})"
-    assert said.format(*sizes) in (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
+    sizes = [zoo_file_size(data, f"resnet18-double{suffix}", tmp_path) / 1e6 for data, suffix in names.items()]
+    sentence = (
+        "{:.1f} MB for ResNet-18 ({:.1f} MB with the 200 classes of Tiny-ImageNet, "
+        "{:.1f} MB with the 1,000 classes of ImageNet)"
+    )
+    assert sentence.format(*sizes) in " ".join((ROOT / "docs" / "zoo.md").read_text(encoding="utf-8").split())
 
 
-def test_a_file_that_is_none_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_invalid_zoo_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    made(Spec(), path)
-    arrays, facts = read_checkpoint(path)
+    write_trained_network(TrainSpec(), path)
+    arrays, metadata = read_checkpoint(path)
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(InputError, match="is damaged"):
-        read_small(path)
+        read_zoo_file(path)
     cases = [
-        (arrays | {"more": arrays["bits"]}, facts, "holds a checkpoint, and no network of one bit a weight"),
-        (arrays | {"bits": arrays["bits"][:-1]}, facts, "does not describe its own tensors: they take"),
-        (arrays, facts | {"tensors": {"bits": {}}}, "does not describe its own tensors"),
-        (arrays, facts | {"spec": Spec(model="resnet20").stored()}, "does not describe|is of another network"),
+        (arrays | {"more": arrays["bits"]}, metadata, "is a checkpoint, not a zoo file"),
+        (arrays | {"bits": arrays["bits"][:-1]}, metadata, "has a wrong description of its tensors: its tensors need"),
+        (arrays, metadata | {"tensors": {"bits": {}}}, "has a wrong description of its tensors"),
+        (
+            arrays,
+            metadata | {"spec": TrainSpec(model="resnet20").to_dict()},
+            "has a wrong description|belongs to another network",
+        ),
     ]
-    for changed, said, sentence in cases:
-        write_checkpoint(path, Checkpoint(changed, said))
-        with pytest.raises(InputError, match=sentence):
-            read_small(path)
+    for changed_arrays, changed_metadata, message in cases:
+        write_checkpoint(path, Checkpoint(changed_arrays, changed_metadata))
+        with pytest.raises(InputError, match=message):
+            read_zoo_file(path)

@@ -1,4 +1,4 @@
-"""The networks that come with the package: the list, the files and the records agree, and the figures are theirs."""
+"""The index, the files and the records of the zoo agree, and the networks have the recorded accuracy."""
 
 from __future__ import annotations
 
@@ -17,79 +17,70 @@ import torch.nn.functional as F
 from PIL import Image
 
 import lcrbnn
-from lcrbnn.cli import main
+from lcrbnn.cli.main import main
 from lcrbnn.cli.train import add_arguments
-from lcrbnn.data import DATASETS, load_digits
-from lcrbnn.data.digits import read_digits
-from lcrbnn.engine.format import read_model
-from lcrbnn.layers import BinaryLayer
-from lcrbnn.train import Spec
-from lcrbnn.train.build import build_network
-from lcrbnn.train.options import Options
-from lcrbnn.train.recipes import find_recipe
-from lcrbnn.train.run import train
-from lcrbnn.zoo import index
-from lcrbnn.zoo.add import add_run
-from lcrbnn.zoo.file import Small, read_member, read_small
-from lcrbnn.zoo.index import Member, members
-from lcrbnn.zoo.measure import drawn_logits, read_test
-from tests.data.trees import as_zip, generated
+from lcrbnn.data.datasets import DATASETS
+from lcrbnn.data.digits import load_digits, read_digits
+from lcrbnn.deploy.engine.bnn_file import read_model
+from lcrbnn.nn.layers import BinaryLayer
+from lcrbnn.recipes.recipe import find_recipe
+from lcrbnn.train.setup.build_network import build_network
+from lcrbnn.train.setup.options import RunOptions
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.train import train
+from lcrbnn.zoo import zoo_index as index
+from lcrbnn.zoo.zoo_file import ZooNetwork, load_member, read_zoo_file
+from lcrbnn.zoo.zoo_index import ZooMember, list_members
+from lcrbnn.zoo.zoo_model import compute_probe_logits, evaluate_zoo_file
+from tests.data.image_folders import make_image_files, write_zip
 from tests.runs.helpers import write_without_digest
+from tools.zoo import add_run_to_zoo
 
 ROOT = Path(__file__).parents[2]
-MEMBERS = members()
-SMALL = "digits-resnet8-irnet"
-# Most bytes of a file, and points by which a thousand images may differ on another processor: float32 sums are rounded
-# elsewhere, signs of numbers near 0 flip.
-MOST = {"resnet8": 25_000, "resnet20": 60_000, "resnet18": 2_200_000}
-ROUNDING = 0.3
+MEMBERS = list_members()
+SMALL_MEMBER = "digits-resnet8-irnet"
+# Maximum file size by model.
+MAX_FILE_BYTES = {"resnet8": 25_000, "resnet20": 60_000, "resnet18": 2_200_000}
+# Percentage points by which the accuracy on 1,000 images may differ between processors: float32 sums are rounded
+# differently, so that signs of numbers near 0 flip.
+ACCURACY_TOLERANCE = 0.3
 
-every = pytest.mark.parametrize("member", MEMBERS.values(), ids=lambda m: m.name)
+parametrize_members = pytest.mark.parametrize("member", MEMBERS.values(), ids=lambda m: m.name)
 
 
-def test_the_list_has_every_file_and_no_other() -> None:
-    inside = {path.name: path.stat().st_size for path in (index.FOLDER / "files").iterdir()}
-    outside = {path.name: path.stat().st_size for path in (ROOT / index.OUTSIDE_WHEEL).iterdir()}
-    assert inside.keys() | outside.keys() == {f"{name}.safetensors" for name in MEMBERS}
-    assert max(inside.values()) <= index.MAX_BYTES_IN_WHEEL < min(outside.values())
-    assert sum(inside.values()) < 1_000_000  # the wheel has to stay under 4 MB
-    records = {path.name for path in (ROOT / "results" / "zoo").iterdir()}
+def test_the_index_lists_exactly_the_files() -> None:
+    wheel_files = {path.name: path.stat().st_size for path in (index.ZOO_FOLDER / "files").iterdir()}
+    large_files = {path.name: path.stat().st_size for path in (ROOT / index.LARGE_FILES_FOLDER).iterdir()}
+    assert wheel_files.keys() | large_files.keys() == {f"{name}.safetensors" for name in MEMBERS}
+    assert max(wheel_files.values()) <= index.MAX_BYTES_IN_WHEEL < min(large_files.values())
+    assert sum(wheel_files.values()) < 1_000_000  # the wheel must stay under 4 MB
+    records = {path.name for path in (ROOT / "bench" / "records" / "zoo").iterdir()}
     assert records == {f"{name}.json" for name in MEMBERS}
 
 
-@every
-def test_a_file_is_the_one_that_was_read_and_recorded(member: Member) -> None:
+@parametrize_members
+def test_a_file_matches_its_record(member: ZooMember) -> None:
     content = member.path.read_bytes()
     record = json.loads((ROOT / member.record).read_text())
-    (reading,) = record["readings"]
-    assert len(content) == member.bytes == record["figures"]["bytes"] < MOST[member.network.split("-")[0]]
-    assert hashlib.sha256(content).hexdigest() == member.sha256 == record["figures"]["sha256"] == reading["sha256"]
-    assert (reading["split"], reading["images"]) == ("test", member.images)
-    assert member.top1 == round(reading["top1"], 2)
-    small = read_small(member.path)
-    assert small.spec == Spec.of(record["settings"])
-    assert (small.spec.model, small.spec.data) == (member.network, member.data)
-    assert small.checkpoint == record["figures"]["checkpoint_sha256"]
-    assert (member.retention == "none") == (not small.spec.retains)
+    (test_result,) = record["readings"]
+    assert len(content) == member.bytes == record["figures"]["bytes"] < MAX_FILE_BYTES[member.model.split("-")[0]]
+    assert hashlib.sha256(content).hexdigest() == member.sha256 == record["figures"]["sha256"] == test_result["sha256"]
+    assert (test_result["split"], test_result["images"]) == ("test", member.images)
+    assert member.top1 == round(test_result["top1"], 2)
+    network = read_zoo_file(member.path)
+    assert network.spec == TrainSpec.from_dict(record["settings"])
+    assert (network.spec.model, network.spec.dataset) == (member.model, member.dataset)
+    assert network.checkpoint_sha256 == record["figures"]["checkpoint_sha256"]
+    assert (member.lcr == "none") == (not network.spec.uses_lcr)
 
 
-@every
-def test_the_document_has_the_figures_of_the_record(member: Member) -> None:
-    record = json.loads((ROOT / member.record).read_text())
-    read = record["figures"]["as_trained"]
-    trained = "not read" if read is None else f"{read['top1']:.2f} % ({record['settings']['precision']})"
-    mean = "–" if member.mean_top1 is None else f"{member.mean_top1:.2f} % ({member.runs} runs)"
-    row = f"| `{member.name}` | {member.seed} | {trained} | {member.top1:.2f} % | {mean} | {member.bytes:,} |"
-    assert row in (ROOT / "docs" / "zoo.md").read_text()
-
-
-@every
-def test_the_mean_of_all_seeds_is_that_of_the_records_of_the_same_settings(member: Member) -> None:
-    spec = read_small(member.path).spec
+@parametrize_members
+def test_the_mean_of_all_seeds_matches_the_records(member: ZooMember) -> None:
+    spec = read_zoo_file(member.path).spec
     top1 = []
-    for path in sorted((ROOT / "results").glob("cifar10-*/*/seed-*.json")):
+    for path in sorted((ROOT / "paper" / "results").glob("cifar10-*/*/seed-*.json")):
         record = json.loads(path.read_text())
-        if record.get("kind") == "train" and Spec.of(record["settings"]).but(seed=spec.seed) == spec:
+        if record.get("kind") == "train" and TrainSpec.from_dict(record["settings"]).replace(seed=spec.seed) == spec:
             top1 += [one["top1"] for one in record.get("readings", [])[:1] if one["split"] == "test"]
     assert member.seed == spec.seed
     if member.mean_top1 is None:
@@ -99,120 +90,132 @@ def test_the_mean_of_all_seeds_is_that_of_the_records_of_the_same_settings(membe
         assert member.mean_top1 == round(statistics.fmean(top1), 2)
 
 
-def test_seed_0_of_resnet20_says_that_it_has_the_largest_gain() -> None:
+def test_the_note_of_resnet20_gives_the_mean_gain_because_seed_0_has_the_largest() -> None:
     gains = {}
     for seed in range(8):
-        without, given = (
-            json.loads((ROOT / "results" / "cifar10-double" / arm / f"seed-{seed}.json").read_text())["readings"][0]
+        without_lcr, with_lcr = (
+            json.loads((ROOT / "paper" / "results" / "cifar10-double" / arm / f"seed-{seed}.json").read_text())[
+                "readings"
+            ][0]
             for arm in ("none", "default")
         )
-        gains[seed] = given["top1"] - without["top1"]
+        gains[seed] = with_lcr["top1"] - without_lcr["top1"]
     member = MEMBERS["resnet20-double-irnet-lcr"]
     assert max(gains, key=lambda seed: gains[seed]) == member.seed == 0
     assert f"mean gain is {sum(gains.values()) / 8:+.2f} points" in member.note
 
 
-def test_a_large_file_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_that_is_not_installed_is_named_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     member = MEMBERS["resnet18-irnet"]
-    monkeypatch.setattr(index, "FOLDER", tmp_path / "lcrbnn" / "zoo")
-    with pytest.raises(lcrbnn.InputError, match="is missing: a network of 1,789,588 bytes is not installed"):
-        read_member(member)
+    monkeypatch.setattr(index, "ZOO_FOLDER", tmp_path / "lcrbnn" / "zoo")
+    with pytest.raises(lcrbnn.InputError, match="is missing: networks as large as 1,789,588 bytes are not installed"):
+        load_member(member)
 
 
-@every
-def test_the_command_of_the_list_trains_the_spec_of_the_file(member: Member) -> None:
+@parametrize_members
+def test_the_training_command_gives_the_spec_of_the_file(member: ZooMember) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    lcr, word, recipe, *settings = member.recipe.split()
-    assert (lcr, word) == ("lcrbnn", "train")
-    args = parser.parse_args([recipe, *settings])  # as it can be pasted
-    assert args.run == Path("runs") / member.name
-    given = {one.name: getattr(args, one.name) for one in fields(Spec) if hasattr(args, one.name)}
-    assert find_recipe(recipe).spec.but(**given) == read_small(member.path).spec
+    program, command, recipe, *options = member.train_command.split()
+    assert (program, command) == ("lcrbnn", "train")
+    args = parser.parse_args([recipe, *options])  # the command can be copied to a shell
+    assert args.run_folder == Path("runs") / member.name
+    changes = {field.name: getattr(args, field.name) for field in fields(TrainSpec) if hasattr(args, field.name)}
+    assert find_recipe(recipe).spec.replace(**changes) == read_zoo_file(member.path).spec
 
 
-@every
-def test_drawn_images_are_answered_as_the_record_says(member: Member) -> None:
+@parametrize_members
+def test_probe_logits_match_the_record(member: ZooMember) -> None:
     record = json.loads((ROOT / member.record).read_text())
-    found = drawn_logits(read_small(member.path).model, DATASETS[member.data])
-    np.testing.assert_allclose(found, record["figures"]["drawn"], atol=1e-6)
+    logits = compute_probe_logits(read_zoo_file(member.path).model, DATASETS[member.dataset])
+    np.testing.assert_allclose(logits, record["figures"]["drawn"], atol=1e-6)
 
 
-@every
-def test_a_sample_of_the_test_images_gives_the_recorded_figure(member: Member) -> None:
-    if member.data != "digits" and "LCRBNN_DATA" not in os.environ:
-        pytest.skip("its images are not at hand")  # CIFAR-10 is not committed
-    wanted = json.loads((ROOT / member.record).read_text())["figures"]["sample"]
-    found = read_test(read_small(member.path), Options(device="cpu"), 1)
-    assert found.images == wanted["images"]
-    assert found.top1 == pytest.approx(wanted["top1"], abs=ROUNDING)
+@parametrize_members
+def test_the_accuracy_on_a_sample_matches_the_record(member: ZooMember) -> None:
+    if member.dataset != "digits" and "LCRBNN_DATA" not in os.environ:
+        pytest.skip("the data set is not available")  # CIFAR-10 is not committed
+    expected = json.loads((ROOT / member.record).read_text())["figures"]["sample"]
+    accuracy = evaluate_zoo_file(read_zoo_file(member.path), RunOptions(device="cpu"), 1)
+    assert accuracy.images == expected["images"]
+    assert accuracy.top1 == pytest.approx(expected["top1"], abs=ACCURACY_TOLERANCE)
 
 
-def test_the_commands_list_read_and_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zoo_eval_and_predict_use_zoo_members(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zoo"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for member in MEMBERS.values():
-        for word in (member.name, f"{member.top1:.2f} %", f"{member.bytes:,} bytes", member.recipe, member.record):
-            assert word in said
+        for text in (
+            member.name,
+            f"{member.top1:.2f} %",
+            f"{member.bytes:,} bytes",
+            member.train_command,
+            member.record,
+        ):
+            assert text in output
         if member.mean_top1 is not None:
-            assert f"seed {member.seed}; mean of all {member.runs} seeds, as trained: {member.mean_top1:.2f} %" in said
-        assert member.note in said
-    assert main(["eval", f"zoo:{SMALL}", "--device", "cpu"]) == 0
-    listed = MEMBERS[SMALL].top1
-    said = capsys.readouterr().out
-    assert f"500 test images; listed with {listed:.2f} %" in said
-    assert float(said.split("top-1 ")[1].split(" ")[0]) == pytest.approx(listed, abs=ROUNDING)
+            assert (
+                f"seed {member.seed}; mean of all {member.runs} seeds, as trained: {member.mean_top1:.2f} %" in output
+            )
+        assert member.note in output
+    assert main(["eval", f"zoo:{SMALL_MEMBER}", "--device", "cpu"]) == 0
+    listed_top1 = MEMBERS[SMALL_MEMBER].top1
+    output = capsys.readouterr().out
+    assert f"500 test images; the index has {listed_top1:.2f} %" in output
+    assert float(output.split("top-1 ")[1].split(" ")[0]) == pytest.approx(listed_top1, abs=ACCURACY_TOLERANCE)
     test = read_digits().test
     for i in range(3):
         Image.fromarray(np.round(test.images[i, 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / f"{i}.png")
-    assert main(["predict", f"zoo:{SMALL}", str(tmp_path)]) == 0
+    assert main(["predict", f"zoo:{SMALL_MEMBER}", str(tmp_path)]) == 0
     labels = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
     assert labels == [str(label) for label in test.labels[:3]]
 
 
-def test_a_member_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", f"zoo:{SMALL}", "-o", str(tmp_path / "a.bnn")]) == 0
-    assert "weights of one bit" in capsys.readouterr().out
+def test_a_zoo_member_can_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", f"zoo:{SMALL_MEMBER}", "-o", str(tmp_path / "a.bnn")]) == 0
+    assert "weights of 1 bit" in capsys.readouterr().out
     assert read_model(tmp_path / "a.bnn").name == "resnet8-double irnet digits"
 
 
 @pytest.mark.parametrize(
-    "words", [["eval", "zoo:digit"], ["predict", "zoo:digit", "a.png"], ["export", "zoo:digit", "-o", "a.bnn"]]
+    "arguments", [["eval", "zoo:digit"], ["predict", "zoo:digit", "a.png"], ["export", "zoo:digit", "-o", "a.bnn"]]
 )
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+def test_an_unknown_name_is_rejected_with_the_known_names(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    assert main(arguments) == 2
     assert "no network of the zoo is called 'digit'; there are" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_the_listed_one_is_refused(
+def test_a_file_with_another_sha256_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be whole, and still another network: the list's figure would not be its own."""
+    """Even an undamaged file of another network is rejected, because the listed accuracy is not its own."""
     (tmp_path / "files").mkdir()
-    (tmp_path / "index.json").write_bytes((index.FOLDER / "index.json").read_bytes())
-    (tmp_path / "files" / f"{SMALL}.safetensors").write_bytes(MEMBERS["resnet20-irnet"].path.read_bytes())
-    monkeypatch.setattr(index, "FOLDER", tmp_path)
-    for words in (
-        ["eval", f"zoo:{SMALL}"],
-        ["predict", f"zoo:{SMALL}", "a.png"],
-        ["export", f"zoo:{SMALL}", "-o", "a.bnn"],
+    (tmp_path / "index.json").write_bytes((index.ZOO_FOLDER / "index.json").read_bytes())
+    (tmp_path / "files" / f"{SMALL_MEMBER}.safetensors").write_bytes(MEMBERS["resnet20-irnet"].path.read_bytes())
+    monkeypatch.setattr(index, "ZOO_FOLDER", tmp_path)
+    for arguments in (
+        ["eval", f"zoo:{SMALL_MEMBER}"],
+        ["predict", f"zoo:{SMALL_MEMBER}", "a.png"],
+        ["export", f"zoo:{SMALL_MEMBER}", "-o", "a.bnn"],
     ):
-        assert main(words) == 2
-        assert f"{SMALL}.safetensors is not the file of the list: its SHA-256" in capsys.readouterr().err
-    with pytest.raises(lcrbnn.InputError, match="not the file of the list"):
-        lcrbnn.zoo.load(SMALL)
+        assert main(arguments) == 2
+        assert f"{SMALL_MEMBER}.safetensors is not the listed file: its SHA-256" in capsys.readouterr().err
+    with pytest.raises(lcrbnn.InputError, match="is not the listed file"):
+        lcrbnn.zoo.load(SMALL_MEMBER)
 
 
-def test_a_network_of_the_zoo_can_be_trained_on() -> None:
-    net = lcrbnn.zoo.load(SMALL)
+def test_a_zoo_network_can_be_trained_further() -> None:
+    net = lcrbnn.zoo.load(SMALL_MEMBER)
     train, _ = load_digits()
     images, labels = torch.from_numpy(train.images[:256]), torch.from_numpy(train.labels[:256])
-    labels = (labels + 1) % 10  # another task
+    labels = (labels + 1) % 10  # a different task
     layers = [m for m in net.modules() if isinstance(m, BinaryLayer)]
-    before = torch.cat([layer.weight.detach().flatten() < 0 for layer in layers])
-    scales = [layer.weight_binarizer.scale.clone() for layer in layers]
+    signs_before = torch.cat([layer.weight.detach().flatten() < 0 for layer in layers])
+    scales_before = [layer.weight_binarizer.scale.clone() for layer in layers]
     optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
     losses = []
     for _ in range(20):
@@ -222,30 +225,32 @@ def test_a_network_of_the_zoo_can_be_trained_on() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]
-    after = torch.cat([layer.weight.detach().flatten() < 0 for layer in layers])
-    assert 0 < (before != after).sum() < 0.2 * len(before)
-    assert all(torch.equal(a, layer.weight_binarizer.scale) for a, layer in zip(scales, layers, strict=True))
+    signs_after = torch.cat([layer.weight.detach().flatten() < 0 for layer in layers])
+    assert 0 < (signs_before != signs_after).sum() < 0.2 * len(signs_before)
+    assert all(torch.equal(a, layer.weight_binarizer.scale) for a, layer in zip(scales_before, layers, strict=True))
 
 
-def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "FOLDER", tmp_path / "zoo")
+def test_only_finished_runs_with_new_names_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "ZOO_FOLDER", tmp_path / "zoo")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "index.json").write_text("[]")
-    options = Options(device="cpu")
-    spec = find_recipe("digits").spec.but(epochs=1, batch=250, share=0.1, form_options=["beta=1"], nesterov=True)
+    options = RunOptions(device="cpu")
+    spec = find_recipe("digits").spec.replace(
+        epochs=1, batch_size=250, lcr_gradient_ratio=0.1, lcr_options=["beta=1"], nesterov=True
+    )
     train(spec, tmp_path / "run", options)
 
-    def add(name: str) -> Member:
-        return add_run(tmp_path / "run", name, "digits", tmp_path / "records", options)
+    def add(name: str) -> ZooMember:
+        return add_run_to_zoo(tmp_path / "run", name, "digits", tmp_path / "records", options)
 
     with pytest.raises(lcrbnn.InputError, match="device"):
-        add_run(tmp_path / "run", "one", "digits", tmp_path / "records", Options(device="none"))
+        add_run_to_zoo(tmp_path / "run", "one", "digits", tmp_path / "records", RunOptions(device="none"))
     assert not list((tmp_path / "zoo").rglob("*.safetensors"))
     member = add("one")
-    assert members() == {"one": member}
-    settings = "--share 0.1 --form-options beta=1 --epochs 1 --batch 250 --nesterov"
-    assert member.recipe == f"lcrbnn train digits {settings} --run runs/one"
-    assert member.retention == "default share 0.1 beta=1"
+    assert list_members() == {"one": member}
+    options_text = "--lcr-gradient-ratio 0.1 --lcr-options beta=1 --epochs 1 --batch-size 250 --nesterov"
+    assert member.train_command == f"lcrbnn train digits {options_text} --run-folder runs/one"
+    assert member.lcr == "default, gradient ratio 0.1, beta=1"
     assert (tmp_path / "records" / "one.json").exists()
     with pytest.raises(lcrbnn.InputError, match="the zoo has a network 'one' already"):
         add("one")
@@ -253,21 +258,25 @@ def test_a_finished_run_is_added_once(tmp_path: Path, monkeypatch: pytest.Monkey
         add("A b")
     with pytest.raises(lcrbnn.InputError, match="small letters, digits, dots and dashes; got 'one/two'"):
         add("one/two")
-    more = add("more")
-    assert members() == {"one": member, "more": more}
+    second_member = add("more")
+    assert list_members() == {"one": member, "more": second_member}
     record = tmp_path / "run" / "record.json"
-    write_without_digest(record, json.loads(record.read_text().replace(read_small(member.path).checkpoint, "0" * 64)))
-    with pytest.raises(lcrbnn.InputError, match="is not the one that its record is of"):
+    write_without_digest(
+        record, json.loads(record.read_text().replace(read_zoo_file(member.path).checkpoint_sha256, "0" * 64))
+    )
+    with pytest.raises(lcrbnn.InputError, match="is not the one in its record"):
         add("two")
     record.unlink()
-    with pytest.raises(lcrbnn.InputError, match="is not finished: the zoo is for finished runs"):
+    with pytest.raises(lcrbnn.InputError, match="is not finished; only finished runs can be added"):
         add("two")
-    assert list(members()) == ["more", "one"]
+    assert list(list_members()) == ["more", "one"]
     assert sorted(path.stem for path in (tmp_path / "zoo" / "files").iterdir()) == ["more", "one"]
 
 
-def test_a_network_of_pictures_is_read_at_their_size(tmp_path: Path) -> None:
-    images = as_zip(generated(train=4, val=2), tmp_path / "images.zip")
-    spec = Spec(data="folder", side=16, classes=3, method="xnor++")  # it has a scale for each place in an image
-    small = Small(spec, build_network(spec), "")
-    assert read_test(small, Options(device="cpu", data_folder=images)).images == 6
+def test_a_network_for_image_folders_is_evaluated_at_its_image_size(tmp_path: Path) -> None:
+    images = write_zip(make_image_files(train=4, val=2), tmp_path / "images.zip")
+    spec = TrainSpec(
+        dataset="folder", image_size=16, num_classes=3, method="xnor++"
+    )  # it has a scale for each place in an image
+    network = ZooNetwork(spec, build_network(spec), "")
+    assert evaluate_zoo_file(network, RunOptions(device="cpu", data_folder=images)).images == 6

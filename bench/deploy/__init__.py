@@ -1,0 +1,1 @@
+"""Benchmarks of the inference engine and of the corruptions."""

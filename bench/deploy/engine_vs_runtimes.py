@@ -1,0 +1,270 @@
+"""Compare the engine with other runtimes: a Bi-Real ResNet-18 at 224 pixels and smaller networks.
+
+    python -m bench.deploy.engine_vs_runtimes [--limit avx2] [--only resnet18 ...]
+        [--record bench/records/engine-avx2.json]
+
+Each runtime has its own process and makes a few calls in turn. Results are medians for one and two threads and batches
+of 1 and 8. The binary network runs in the engine, built by each compiler, and as BinaryConvolution in OpenVINO, with
+the same weights, and the outputs are compared. The full-precision ResNet-18 runs in PyTorch, ONNX Runtime and OpenVINO,
+in the latter two also in 8 bits. Further cases are the 16 binary convolutions, inside the network and alone, and a
+ResNet-20 for CIFAR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.deploy.deployed_networks import ENGINE_CASES, EngineCase
+from bench.worker_processes import ROOT, Worker
+from lcrbnn.deploy.engine.bnn_file import to_bytes
+from lcrbnn.deploy.engine.runtime import Engine
+from lcrbnn.errors import InputError
+from lcrbnn.runs.record import write_record
+
+CALLS_PER_TURN = 5
+READY_TIMEOUT_S, REQUEST_TIMEOUT_S = 600.0, 600.0
+
+# Environment variables that limit the instructions of each runtime. The other runtimes have no such setting.
+INSTRUCTION_LIMITS: dict[str, dict[str, dict[str, str]]] = {
+    "none": {},
+    "avx2": {
+        "lcrbnn": {"LCRBNN_KERNEL": "avx2"},
+        "torch": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        **{name: {"ONEDNN_MAX_CPU_ISA": "AVX2"} for name in ("openvino", "openvino int8", "openvino binary")},
+    },
+}
+
+
+class RuntimeEntry(NamedTuple):
+    """One worker process: name in the record, key of RUNTIME_PREPARERS, model, and additional environment variables."""
+
+    name: str
+    runtime: str
+    model: str
+    environment: dict[str, str]
+
+
+def main() -> None:
+    """Run the benchmark, print tables and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--calls", type=int, default=200, help="minimum calls per runtime and setting")
+    parser.add_argument(
+        "--limit", default="none", choices=sorted(INSTRUCTION_LIMITS), help="limit the instructions of all runtimes"
+    )
+    parser.add_argument("--only", nargs="+", default=list(ENGINE_CASES), choices=list(ENGINE_CASES))
+    parser.add_argument("--batches", type=int, nargs="+", help="images per call (default: those of each case)")
+    parser.add_argument(
+        "--compilers",
+        nargs="+",
+        default=["g++", "clang++"],
+        help="compilers of the engine; ratios are relative to the first",
+    )
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    libraries = {compiler: build_engine(compiler) for compiler in args.compilers if shutil.which(compiler)}
+    if not libraries:
+        raise InputError(f"none of these compilers is installed: {', '.join(args.compilers)}")
+    os.environ["LCRBNN_ENGINE"] = str(next(iter(libraries.values())))
+    limits, figures = INSTRUCTION_LIMITS[args.limit], dict[str, Any]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case in args.only:
+            engine_case = ENGINE_CASES[case]
+            for kind, make_model in engine_case.model_makers.items():
+                (folder / f"{case} {kind}.bnn").write_bytes(to_bytes(make_model()))
+            figures[case] = case_figures = measure_footprint(folder / f"{case} binary.bnn", limits.get("lcrbnn", {}))
+            print(f"{case}: loaded in {case_figures['load_ms']:.1f} ms, {case_figures['megabytes']:.1f} MB", flush=True)
+            for threads, batch in itertools.product(engine_case.threads, args.batches or engine_case.batch_sizes):
+                setting = f"{threads} threads, {batch} images"
+                case_figures[setting] = measure(
+                    case, engine_case, threads, batch, list_entries(engine_case, libraries, limits), folder, args.calls
+                )
+                print_table(f"{case}, {setting}", case_figures[setting])
+            case_figures["speedup_of_two_threads"] = compute_two_thread_speedup(case_figures)
+    settings = {
+        "calls": args.calls,
+        "limit": args.limit,
+        "limits": limits,
+        "compilers": {name: _read_version_line(name) for name in libraries},
+        "versions": {name: version(name) for name in ("onnxruntime", "openvino", "torch")},
+    }
+    if args.record:
+        write_record(args.record, "engine", settings, figures)
+
+
+def build_engine(compiler: str) -> Path:
+    """Build the engine with this compiler in a separate folder. Return the library."""
+    folder = ROOT / "build" / f"bench-{compiler.replace('+', 'p')}"
+    configure = ["cmake", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_CXX_COMPILER={compiler}"]
+    for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2"]):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / "liblcrbnn_engine.so"
+
+
+def list_entries(case: EngineCase, libraries: dict[str, Path], limits: dict[str, dict[str, str]]) -> list[RuntimeEntry]:
+    """Return the engine built by each compiler, then the other runtimes. A second model of a runtime is in its name."""
+    engine_limits = limits.get("lcrbnn", {})
+    entries = [
+        RuntimeEntry(f"lcrbnn {c}", "lcrbnn", "binary", {**engine_limits, "LCRBNN_ENGINE": str(p)})
+        for c, p in libraries.items()
+    ]
+    for runtime, model in case.runtimes:
+        runs_both_models = sum(name == runtime for name, _ in case.runtimes) > 1 and model == "binary"
+        name = f"{runtime}, binary network" if runs_both_models else runtime
+        entries.append(RuntimeEntry(name, runtime, model, limits.get(runtime, {})))
+    return entries
+
+
+def measure(
+    case_name: str,
+    case: EngineCase,
+    threads: int,
+    batch: int,
+    entries: list[RuntimeEntry],
+    folder: Path,
+    num_calls: int,
+) -> dict[str, Any]:
+    """Time all entries with this many threads and images per call, in turns."""
+    workers = {}
+    try:
+        for entry in entries:
+            job: dict[str, Any] = {"runtime": entry.runtime, "model": str(folder / f"{case_name} {entry.model}.bnn")}
+            job |= {
+                "part": case.times_convolutions_only,
+                "torch": case.torch_network,
+                "threads": threads,
+                "batch": batch,
+            }
+            job["answers"] = str(folder / f"{entry.name}.npy")
+            workers[entry.name] = Worker(
+                "bench.deploy.runtime_worker",
+                job,
+                folder / f"{entry.name}.log",
+                {**_limit_thread_pools(threads), **entry.environment},
+            )
+            # Start the workers one at a time, so that they do not disturb each other.
+            workers[entry.name].wait_until_ready(READY_TIMEOUT_S)
+        cpu_before_s, wall_start_s, own_start_s = _read_total_cpu_s(), time.monotonic(), time.process_time()
+        times_ms, last_results = call_in_turns(workers, num_calls)
+        used_s = (
+            sum(result["busy_s"] + result["idle_s"] for result in last_results.values())
+            + time.process_time()
+            - own_start_s
+        )
+        other_cpus = (_read_total_cpu_s() - cpu_before_s - used_s) / (time.monotonic() - wall_start_s)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    engine_median = statistics.median(times_ms[entries[0].name])
+    return {
+        "others_cpus": round(max(0.0, other_cpus), 3),  # CPUs used by other programs
+        "apart": max_relative_difference([np.load(folder / f"{e.name}.npy") for e in entries if e.model == "binary"]),
+        **{name: summarize_runtime(ms, engine_median, last_results[name]) for name, ms in times_ms.items()},
+    }
+
+
+def call_in_turns(workers: dict[str, Worker], num_calls: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Let each worker make a few calls in turn. Return the milliseconds of all calls and the last response of each."""
+    times_ms: dict[str, list[float]] = {name: [] for name in workers}
+    last_results: dict[str, Any] = {}
+    for _ in range(-(-num_calls // CALLS_PER_TURN)):
+        for name, worker in workers.items():
+            last_results[name] = worker.request(CALLS_PER_TURN, REQUEST_TIMEOUT_S)
+            times_ms[name] += last_results[name]["ms"]
+    return times_ms, last_results
+
+
+def summarize_runtime(times_ms: list[float], engine_median: float, last_result: dict[str, Any]) -> dict[str, Any]:
+    """Return the median and best call of a runtime, the ratio to the engine, and facts reported by the worker."""
+    median = statistics.median(times_ms)
+    facts = {key: value for key, value in last_result.items() if key not in ("ms", "busy_s", "idle_s")}
+    return {
+        "median": median,
+        "best": min(times_ms),
+        "calls": len(times_ms),
+        "ratio": median / engine_median,
+        "idle_s": last_result["idle_s"],
+        **facts,
+    }
+
+
+def max_relative_difference(outputs: list[np.ndarray]) -> float:
+    """Return the largest difference of any output from the first, relative to its largest value."""
+    return float(max(np.abs(a - outputs[0]).max() for a in outputs) / np.abs(outputs[0]).max())
+
+
+def compute_two_thread_speedup(figures: dict[str, Any]) -> dict[str, float]:
+    """Return the speedup of the engine from one to two threads, by images per call."""
+    speedups = {}
+    for setting in [s for s in figures if s.startswith("1 threads")]:
+        one_thread, two_threads = figures[setting], figures.get(setting.replace("1 threads", "2 threads"))
+        engine = next(name for name in one_thread if name.startswith("lcrbnn"))
+        if two_threads:
+            speedups[setting.split(", ")[1]] = one_thread[engine]["median"] / two_threads[engine]["median"]
+    return speedups
+
+
+def print_table(title: str, figures: dict[str, Any]) -> None:
+    """Print a table of results."""
+    other_load = f"; other programs used {figures['others_cpus']:.2f} CPUs" if "others_cpus" in figures else ""
+    print(f"{title}; binary outputs differ by {figures['apart']:.2g}{other_load}")
+    for name, row in figures.items():
+        if isinstance(row, dict):
+            print(f"  {name:31} {row['median']:9.3f} ms  best {row['best']:9.3f}  {row['ratio']:6.2f} x", flush=True)
+
+
+# Measured in a fresh process: peak memory above that of imported NumPy, and the time to load a model.
+_MEASURE_LOADING = """
+import re, sys, time
+import numpy as np
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+before = peak()
+from lcrbnn.deploy.engine.runtime import Engine, library
+library()
+began = time.perf_counter()
+engine = Engine(sys.argv[1])
+took = time.perf_counter() - began
+engine.run(np.zeros((1, *engine.shape), np.float32))
+print(1000 * took, peak() - before)
+"""
+
+
+def measure_footprint(path: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Return the milliseconds to load a file and the megabytes after one call, as medians of nine processes."""
+    command, env = [sys.executable, "-c", _MEASURE_LOADING, str(path)], {**os.environ, **environment}
+    outputs = [subprocess.check_output(command, text=True, env=env, cwd=ROOT).split() for _ in range(9)]
+    loads, megabytes = (sorted(float(row[i]) for row in outputs) for i in (0, 1))
+    return {"load_ms": loads[4], "megabytes": megabytes[4], "bytes": Engine(path).bytes}
+
+
+def _limit_thread_pools(threads: int) -> dict[str, str]:
+    """Return environment variables that limit thread pools to this many threads."""
+    return {"OMP_NUM_THREADS": str(threads)}
+
+
+def _read_total_cpu_s() -> float:
+    """Return the busy seconds of all CPUs since the machine started."""
+    fields = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    idle = fields[3] + fields[4]
+    return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def _read_version_line(compiler: str) -> str:
+    return subprocess.check_output([compiler, "--version"], text=True).splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

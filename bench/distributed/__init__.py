@@ -1,0 +1,1 @@
+"""Benchmarks and a model of training with several processes."""

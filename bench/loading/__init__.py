@@ -1,0 +1,1 @@
+"""Benchmarks of loading images from files."""

@@ -1,1 +1,0 @@
-"""What a network costs and how it behaves, from the network itself."""

@@ -1,1 +1,0 @@
-"""Corrupted images, and how a network bears them: CORRUPTIONS, official folders, scores."""

@@ -1,0 +1,180 @@
+"""A data-loading worker process: decodes and crops images into shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lcrbnn.data.image_files.crop_boxes import (
+    center_crop_box,
+    center_offset,
+    compute_resized_size,
+    draw_crop_numbers,
+    is_too_long,
+    random_crop_box,
+)
+from lcrbnn.data.image_files.decode import decode_rgb, open_image, set_draft_size
+from lcrbnn.data.image_files.image_index import BrokenImage, ImageIndex, ImageReader
+from lcrbnn.data.image_files.read_arrays import resize_box
+from lcrbnn.errors import RunFailed
+
+
+def center_crop_image(content: bytes, image_size: int, resize_ratio: float) -> np.ndarray:
+    """Decode an image, resize it and return its centre crop (image_size, image_size, 3)."""
+    image = open_image(content)
+    width, height = image.size
+    resized_width, resized_height = compute_resized_size(width, height, image_size, resize_ratio)
+    reduction = set_draft_size(image, min(width // resized_width, height // resized_height))
+    if reduction > 1 or is_too_long(width, height):
+        return _resize_box_of_reduced(
+            image, center_crop_box(width, height, image_size, resize_ratio), reduction, image_size
+        )
+    left, top = center_offset(resized_width, resized_height, image_size)
+    resized = _resize(np.asarray(decode_rgb(image)), resized_width, resized_height)
+    return resized[top : top + image_size, left : left + image_size]
+
+
+def random_crop_image(content: bytes, image_size: int, crop_key: int, position: int) -> np.ndarray:
+    """Decode an image and return the random resized crop (image_size, image_size, 3) of this position in the epoch."""
+    image = open_image(content)
+    box, is_mirrored = random_crop_box(image.width, image.height, draw_crop_numbers(crop_key, position))
+    reduction = set_draft_size(image, min(box.width, box.height) // image_size)
+    if reduction > 1:
+        crop = _resize_box_of_reduced(image, box, reduction, image_size)
+    else:
+        pixels = np.asarray(decode_rgb(image))
+        crop = _resize(pixels[box.top : box.top + box.height, box.left : box.left + box.width], image_size, image_size)
+    return _flip_left_right(crop) if is_mirrored else crop
+
+
+def _flip_left_right(pixels: np.ndarray) -> np.ndarray:
+    """Mirror an image with torch, because NumPy takes twenty times as long for pixels of three bytes."""
+    import torch
+
+    return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).flip(1).numpy()
+
+
+def _resize_box_of_reduced(
+    image: Any, region: tuple[float, float, float, float], reduction: int, image_size: int
+) -> np.ndarray:
+    """Resize a region (left, top, width, height) of an image whose decoded size is `reduction` times smaller.
+
+    Pillow does this, because the region begins and ends at fractions of a pixel of the reduced image. Its slower
+    resizing hardly matters here, where decoding takes most of the time.
+    """
+    left, top, width, height = (number / reduction for number in region)
+    return resize_box(decode_rgb(image), (left, top, width, height), image_size)
+
+
+def _resize(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Resize an image with antialiased bilinear interpolation, as Pillow and torchvision do."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    import torch
+    import torch.nn.functional as F
+
+    source = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)  # copy, because Pillow's arrays are read-only
+    resized = F.interpolate(source, (height, width), mode="bilinear", antialias=True, align_corners=False)
+    return resized[0].permute(1, 2, 0).numpy()
+
+
+PARENT_POLL_INTERVAL_S = 1.0
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
+
+
+class WorkChunk(NamedTuple):
+    """Images that a worker reads and writes into the shared memory, from row `first_row` on.
+
+    With `crop_key`, they are random crops drawn for `positions` in the epoch. Without it, they are centre crops.
+    """
+
+    chunk_id: int
+    first_row: int
+    image_index: ImageIndex
+    crop_key: int | None
+    positions: Sequence[int]
+
+
+class WorkReply(NamedTuple):
+    """Result of a chunk: the reason per broken image, by position in the chunk, or the failure of the worker."""
+
+    chunk_id: int
+    broken_images: dict[int, str]
+    failure: str | None = None
+
+
+def read_chunk(chunk: WorkChunk, shared_images: np.ndarray, resize_ratio: float, reader: ImageReader) -> dict[int, str]:
+    """Read the images of a chunk into the shared array (n, image_size, image_size, 3).
+
+    Return the reason per broken image, whose pixels become black. Raise RunFailed for errors that the image did not
+    cause, such as too little memory.
+    """
+    image_size, broken_images = shared_images.shape[1], {}
+    for i in range(len(chunk.image_index)):
+        pixels = shared_images[chunk.first_row + i]
+        try:
+            content = reader.read(chunk.image_index[i])
+            if chunk.crop_key is None:
+                pixels[...] = center_crop_image(content, image_size, resize_ratio)
+            else:
+                pixels[...] = random_crop_image(content, image_size, chunk.crop_key, chunk.positions[i])
+        except BrokenImage as error:
+            pixels[...] = 0
+            broken_images[i] = str(error)
+        except Exception as error:
+            reason = f"{type(error).__name__} {error}".strip()
+            raise RunFailed(f"{chunk.image_index[i].name} could not be read: {reason[:400]}") from None
+    return broken_images
+
+
+def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: float) -> None:
+    """Read chunks until the parent closes the pipe or dies. This function is the main program of a worker process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    parent_pid = os.getppid()
+    _die_with_parent()
+    threading.Thread(target=_exit_without_parent, args=(parent_pid,), daemon=True).start()
+    warnings.simplefilter("ignore")  # decode.py itself rejects or allows the images that Pillow warns about
+    shared_memory = mmap.mmap(memory_fd, 0)
+    shared_images = np.frombuffer(shared_memory, np.uint8).reshape(-1, image_size, image_size, 3)
+    reader = ImageReader()
+    with Connection(pipe_fd) as connection:
+        while True:
+            try:
+                chunk = connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # skip the clean-up of Python: the system frees memory and files
+            try:
+                reply = WorkReply(chunk.chunk_id, read_chunk(chunk, shared_images, resize_ratio, reader))
+            except Exception as error:
+                reply = WorkReply(chunk.chunk_id, {}, str(error) if isinstance(error, RunFailed) else repr(error)[:500])
+            try:
+                connection.send(reply)
+            except OSError:
+                os._exit(0)
+
+
+def _die_with_parent() -> None:
+    """Let Linux kill this process when the thread that started it ends, even if this process is stopped."""
+    if hasattr(libc := ctypes.CDLL(None), "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _exit_without_parent(parent_pid: int) -> None:
+    """Exit when the parent is gone. This covers systems without prctl, and a parent that ends before the call of prctl.
+
+    A stopped process cannot run this, so `_die_with_parent` is needed too.
+    """
+    while os.getppid() == parent_pid:
+        time.sleep(PARENT_POLL_INTERVAL_S)
+    os._exit(1)

@@ -1,0 +1,315 @@
+"""Worker processes that read batches of images in advance, in order, into shared memory.
+
+A worker that dies or does not respond for `worker_timeout_s` seconds raises RunFailed in the parent. No worker outlives
+its parent, and the shared memory has no name. So nothing is left behind, however a run ends.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lcrbnn.data.image_files.image_index import ImageIndex, ImageReader
+from lcrbnn.data.loading.worker import WorkChunk, WorkReply, read_chunk
+from lcrbnn.errors import InputError, RunFailed
+
+WORKER_TIMEOUT_S = 60.0
+STARTUP_TIMEOUT_S = 60.0  # minimum timeout of a new worker, which loads its libraries first
+NUM_BATCH_SLOTS = 4  # batches in shared memory: two being read, one in use, one being copied to a device
+MAX_CHUNK_IMAGES = 32
+MAX_CHUNKS_PER_WORKER = 4  # sent to a worker at the same time; few enough to fit into the buffer of a pipe
+SHUTDOWN_TIMEOUT_S = 2.0  # after that, a worker is killed
+
+# A worker gets the import path of its parent, and its arguments as JSON.
+_WORKER_PROGRAM = (
+    "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a.pop('path'); "
+    "from lcrbnn.data.loading.worker import run_worker; run_worker(**a)"
+)
+
+
+class BatchRequest(NamedTuple):
+    """Images of one batch. With `crop_key`, random crops drawn for `positions` in the epoch, otherwise centre crops."""
+
+    image_index: ImageIndex
+    crop_key: int | None = None
+    positions: Sequence[int] = ()
+
+
+class BatchJob:
+    """A batch that is being read or is complete. `images` (n, image_size, image_size, 3) is valid until `release`."""
+
+    def __init__(self, slot: int, request: BatchRequest, images: np.ndarray) -> None:
+        """Create a job without chunks for the batch in this slot of the shared memory."""
+        self.slot, self.request, self.images = slot, request, images
+        self.unfinished_chunks: set[int] = set()  # chunk_id
+        self.broken_images: dict[int, str] = {}  # position in the batch: reason
+        self.is_dropped = False
+
+
+class _Worker:
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
+        self.process, self.connection = process, connection
+        self.assigned_chunks: dict[int, WorkChunk] = {}
+        self.last_reply_time = time.monotonic()
+        self.has_replied = False
+
+
+class WorkerPool:
+    """Worker processes whose `read_batches` yields batches in the order of the requests.
+
+    With `num_workers` = 0, the calling process reads the images itself.
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        resize_ratio: float,
+        max_batch_size: int,
+        num_workers: int,
+        *,
+        worker_timeout_s: float = WORKER_TIMEOUT_S,
+    ) -> None:
+        """Store the settings. The workers start at the first call of `read_batches`."""
+        self.image_size, self.resize_ratio = image_size, resize_ratio
+        self.max_batch_size, self.num_workers = max_batch_size, num_workers
+        self.worker_timeout_s = worker_timeout_s
+        self.shared_images: np.ndarray | None = None  # (NUM_BATCH_SLOTS * max_batch_size, h, w, 3) after the start
+        self._workers: list[_Worker] = []
+        self._free_slots: list[int] = []
+        self._unassigned_chunks: deque[WorkChunk] = deque()
+        self._chunk_owners: dict[int, tuple[BatchJob, int]] = {}  # chunk_id: job, position of the chunk in the batch
+        self._next_chunk_id = 0
+        self._pending_jobs: deque[BatchJob] = deque()
+        self._call_number = 0
+        self._reader = ImageReader()
+
+    def read_batches(self, requests: Iterable[BatchRequest]) -> Iterator[BatchJob]:
+        """Yield the batches of these requests. Unfinished batches of an earlier call are dropped."""
+        self._start_workers()
+        self._drop_pending_jobs()
+        self._call_number += 1
+        call_number, remaining_requests = self._call_number, iter(requests)
+        self._submit_requests(remaining_requests)
+        return self._deliver_jobs(call_number, remaining_requests)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    def release(self, job: BatchJob) -> None:
+        """Mark the memory of a batch as free."""
+        self._free_slots.append(job.slot)
+
+    def close(self) -> None:
+        """Stop all workers. Kill those that do not exit within SHUTDOWN_TIMEOUT_S."""
+        for worker in self._workers:
+            worker.connection.close()
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+        for worker in self._workers:
+            try:
+                worker.process.wait(SHUTDOWN_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # stuck in a system call; the kernel kills it when that returns
+                continue
+        self._workers, self.shared_images = [], None
+        self._reader.close()
+
+    def __enter__(self) -> WorkerPool:
+        """Return the pool. The with statement closes it at its end."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop all workers."""
+        self.close()
+
+    def _deliver_jobs(self, call_number: int, remaining_requests: Iterator[BatchRequest]) -> Iterator[BatchJob]:
+        while True:
+            if call_number != self._call_number:
+                raise RuntimeError("a later call of read_batches uses these workers now")
+            self._submit_requests(remaining_requests)
+            if not self._pending_jobs:
+                return
+            job = self._pending_jobs[0]
+            start_time = time.monotonic()
+            while job.unfinished_chunks:
+                self._wait_for_replies(start_time)
+            self._pending_jobs.popleft()
+            # Submit before the yield, so that the workers read while the caller uses this batch.
+            self._submit_requests(remaining_requests)
+            yield job
+
+    def _submit_requests(self, remaining_requests: Iterator[BatchRequest]) -> None:
+        self._receive_replies(0)
+        while self._free_slots and (request := next(remaining_requests, None)) is not None:
+            count = len(request.image_index)
+            if count > self.max_batch_size:
+                raise ValueError(f"a batch of {count} images does not fit; the maximum is {self.max_batch_size}")
+            slot = self._free_slots.pop()
+            assert self.shared_images is not None
+            first_row = slot * self.max_batch_size
+            job = BatchJob(slot, request, self.shared_images[first_row : first_row + count])
+            self._pending_jobs.append(job)
+            # At least two chunks per worker, so that the workers finish a batch at nearly the same time.
+            chunk_size = max(1, min(MAX_CHUNK_IMAGES, -(-count // max(1, 2 * self.num_workers))))
+            for start in range(0, count, chunk_size):
+                part = slice(start, min(start + chunk_size, count))
+                chunk_index = request.image_index.take(np.arange(part.start, part.stop))
+                chunk_id = self._next_chunk_id
+                positions = request.positions[part]
+                chunk = WorkChunk(chunk_id, first_row + start, chunk_index, request.crop_key, positions)
+                self._chunk_owners[chunk_id] = job, start
+                job.unfinished_chunks.add(chunk_id)
+                self._unassigned_chunks.append(chunk)
+                self._next_chunk_id += 1
+        self._assign_chunks()
+
+    def _assign_chunks(self) -> None:
+        while self._unassigned_chunks and self._workers:
+            worker = min(self._workers, key=lambda candidate: len(candidate.assigned_chunks))
+            if len(worker.assigned_chunks) >= MAX_CHUNKS_PER_WORKER:
+                return
+            chunk = self._unassigned_chunks.popleft()
+            if not worker.assigned_chunks:
+                worker.last_reply_time = time.monotonic()  # an idle worker owes no reply; its timeout starts now
+            worker.assigned_chunks[chunk.chunk_id] = chunk
+            try:
+                worker.connection.send(chunk)
+            except OSError:
+                raise self._describe_dead_worker(worker) from None
+
+    def _wait_for_replies(self, start_time: float) -> None:
+        """Wait for replies and record them. Raise RunFailed if a worker with chunks has not replied for too long.
+
+        `start_time` is the time at which the wait for the next batch began. Time in which nobody waited for a batch
+        does not count. Without workers, read one chunk in this process.
+        """
+        if not self._workers:
+            chunk = self._unassigned_chunks.popleft()
+            assert self.shared_images is not None
+            broken_images = read_chunk(chunk, self.shared_images, self.resize_ratio, self._reader)
+            self._record_reply(WorkReply(chunk.chunk_id, broken_images))
+            return
+        self._receive_replies(min(1.0, self.worker_timeout_s / 4))
+        self._assign_chunks()
+        now = time.monotonic()
+        for worker in self._workers:
+            timeout_s = self.worker_timeout_s if worker.has_replied else max(STARTUP_TIMEOUT_S, self.worker_timeout_s)
+            if worker.assigned_chunks and now - max(worker.last_reply_time, start_time) > timeout_s:
+                name = next(iter(worker.assigned_chunks.values())).image_index[0].name
+                raise RunFailed(
+                    f"a data-loading worker did not respond for {timeout_s:g} seconds while it read {name} "
+                    "and the images after it"
+                )
+
+    def _receive_replies(self, timeout_s: float) -> None:
+        workers: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(workers), timeout_s) if workers else ():
+            worker = workers[connection]
+            try:
+                reply: WorkReply = worker.connection.recv()
+            except (EOFError, OSError):
+                raise self._describe_dead_worker(worker) from None
+            worker.last_reply_time, worker.has_replied = time.monotonic(), True
+            del worker.assigned_chunks[reply.chunk_id]
+            self._record_reply(reply)
+
+    def _record_reply(self, reply: WorkReply) -> None:
+        if reply.failure is not None:
+            raise RunFailed(f"a data-loading worker failed: {reply.failure}")
+        job, start = self._chunk_owners.pop(reply.chunk_id)
+        job.unfinished_chunks.discard(reply.chunk_id)
+        job.broken_images |= {start + i: reason for i, reason in reply.broken_images.items()}
+        if job.is_dropped and not job.unfinished_chunks:
+            self.release(job)
+
+    def _drop_pending_jobs(self) -> None:
+        """Drop the batches of an earlier call. Memory that a worker still writes to is freed at its last reply."""
+        unassigned_ids = {chunk.chunk_id for chunk in self._unassigned_chunks}
+        self._unassigned_chunks.clear()
+        for chunk_id in unassigned_ids:
+            job, _ = self._chunk_owners.pop(chunk_id)
+            job.unfinished_chunks.discard(chunk_id)
+        for job in self._pending_jobs:
+            job.is_dropped = True
+            if not job.unfinished_chunks:
+                self.release(job)
+        self._pending_jobs.clear()
+
+    def _describe_dead_worker(self, worker: _Worker) -> RunFailed:
+        """Return the error for a worker that has ended, with its exit code or signal."""
+        try:
+            code = worker.process.wait(SHUTDOWN_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        event = "closed its pipe" if code is None else f"ended with code {code}"
+        event = f"was killed by signal {-code}" if code is not None and code < 0 else event
+        hint = "; the machine may have run out of memory" if code == -9 else ""
+        return RunFailed(f"a data-loading worker {event}{hint}")
+
+    def _start_workers(self) -> None:
+        if self.shared_images is not None:
+            return
+        if find_spec("PIL") is None:
+            raise InputError("reading image files needs Pillow, which is not installed")
+        size = NUM_BATCH_SLOTS * self.max_batch_size * self.image_size**2 * 3
+        handle = _create_shared_memory(size)
+        try:
+            # The workers inherit the file descriptor of the memory. The memory stays mapped after it is closed here.
+            shared_memory = mmap.mmap(handle, size)
+            self.shared_images = np.frombuffer(shared_memory, np.uint8).reshape(-1, self.image_size, self.image_size, 3)
+            self._free_slots = list(range(NUM_BATCH_SLOTS))
+            for _ in range(self.num_workers):
+                self._workers.append(self._start_worker(handle))
+        finally:
+            os.close(handle)
+
+    def _start_worker(self, memory_fd: int) -> _Worker:
+        parent_end, worker_end = Pipe()
+        arguments = {
+            "path": [str(Path(p).absolute()) for p in sys.path],
+            "pipe_fd": worker_end.fileno(),
+            "memory_fd": memory_fd,
+            "image_size": self.image_size,
+            "resize_ratio": self.resize_ratio,
+        }
+        with worker_end:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _WORKER_PROGRAM, json.dumps(arguments)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(worker_end.fileno(), memory_fd),
+                # One thread per worker: the workers already use all cores.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            )
+        return _Worker(process, parent_end)
+
+
+def _create_shared_memory(size: int) -> int:
+    """Return a file descriptor of unnamed shared memory, which the system frees with the last process that uses it."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("lcrbnn", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    os.truncate(handle, size)
+    return handle

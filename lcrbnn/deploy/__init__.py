@@ -1,0 +1,1 @@
+"""From a trained network to a .bnn file and the engine that runs it."""

@@ -1,0 +1,1 @@
+"""Comparison of the engine with other inference runtimes."""

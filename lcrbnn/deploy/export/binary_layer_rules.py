@@ -1,0 +1,216 @@
+"""Export binary layers: weight bits, thresholds of the input signs, and scales of the integer sums."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lcrbnn.deploy.engine.bits import pack_signs
+from lcrbnn.deploy.engine.graph import PackedSigns
+from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, TorchFunction, Value, raise_export_error
+from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
+from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
+from lcrbnn.nn.methods.binarizer import BinaryTensor
+
+FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
+
+
+def export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x: Value, window: SlidingWindow) -> Value:
+    """Add the node of a binary convolution."""
+    return _export_binary_layer(
+        builder, name, layer, x, window, (*window.output_size(x.shape, name), layer.out_channels)
+    )
+
+
+def export_binary_linear(builder: GraphBuilder, name: str, layer: BinaryLinear, x: Value) -> Value:
+    """Add the node of a binary linear layer: a convolution of one pixel."""
+    return _export_binary_layer(builder, name, layer, x, SlidingWindow((1, 1)), (1, 1, layer.out_features))
+
+
+def _export_binary_layer(
+    builder: GraphBuilder, name: str, layer: BinaryLayer, x: Value, window: SlidingWindow, shape: tuple[int, int, int]
+) -> Value:
+    if layer.method.has_real_weights:
+        raise_export_error(
+            name,
+            "its weights are real (32/1, the first of two training steps); train the second step and export its result",
+        )
+    if layer.input_binarizer is None and layer.method.standardizes_real_inputs:
+        raise_export_error(
+            name,
+            f"{layer.method.name} standardises real activations with mean and deviation of each image, which the "
+            "format does not support",
+        )
+    binary_weight = layer.binarize_weight()
+    _check_weight_levels(name, layer, binary_weight)
+    signs = to_array(binary_weight.signs)
+    rows = x.reorder_features(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
+    a, spatial = _split_scale(binary_weight.scale, shape, name)
+    b = np.zeros(len(signs))
+    attributes: dict[str, Any] = {"weight": PackedSigns(pack_signs(rows), rows.shape[1])}
+    binarizer = layer.input_binarizer
+    if binarizer is None:
+        padding_value = getattr(layer, "padding_value", 0.0)
+        if any(window.pad) and padding_value != 0:
+            raise_export_error(name, f"its real input is padded with {padding_value:g}, but the format pads with 0")
+    else:
+        scale, offset = _activation_scale_and_offset(name, layer, spatial is not None)
+        attributes |= {"threshold": _find_threshold(name, layer, x), "pad_sign": _find_pad_sign(name, layer, window)}
+        b = a * offset * signs.reshape(len(signs), -1).sum(1, dtype=np.float64)
+        a = a * scale
+    if layer.bias is not None:
+        b = b + to_array(layer.bias)
+    attributes |= {"a": a, "b": b} | ({} if spatial is None else {"spatial": spatial}) | window.to_attributes()
+    value = builder.add_node("wconv" if binarizer is None else "bconv", name, x, shape, scale_sums(layer), **attributes)
+    if binarizer is not None:
+        value.node.torch_sign = lambda y: binarizer(y).signs
+    return replace(value, feature_order=None)
+
+
+def _check_weight_levels(name: str, layer: BinaryLayer, binary_weight: BinaryTensor) -> None:
+    """Raise InputError unless each weight is a sign times a scale."""
+    method = layer.method.name
+    if binary_weight.num_bases != 1:
+        raise_export_error(
+            name, f"{method} has {binary_weight.num_bases} binary bases per weight, but the format has 1"
+        )
+    if binary_weight.offset is not None:
+        raise_export_error(
+            name, f"{method} has two levels that are not symmetric around 0, but the format has -1 and +1 times a scale"
+        )
+    if binary_weight.non_binary_reason:
+        raise_export_error(name, f"{method}: {binary_weight.non_binary_reason}")
+
+
+def scale_sums(layer: BinaryLayer) -> TorchFunction:
+    """Return the function that the layer applies to its sums, (n, out, h, w) or (n, out).
+
+    It runs the layer's own forward with the multiplication replaced by the given sums, so scales and biases are exact.
+    """
+
+    def run(sums: Tensor) -> Tensor:
+        layer_copy = copy(layer)
+        layer_copy.__dict__["_apply_linear"] = lambda x, signs, border: sums
+        return BinaryLayer.forward(layer_copy, _make_example_input(layer))
+
+    return run
+
+
+def _make_example_input(layer: BinaryLayer) -> Tensor:
+    return (
+        torch.zeros(1, layer.in_channels, 1, 1)
+        if isinstance(layer, BinaryConv2d)
+        else torch.zeros(1, layer.weight.shape[1])
+    )
+
+
+def _activation_scale_and_offset(name: str, layer: BinaryLayer, has_spatial_scale: bool) -> tuple[float, float]:
+    assert layer.input_binarizer is not None
+    bits = layer.input_binarizer.bits
+    if bits != 1:
+        raise_export_error(
+            name,
+            f"{layer.method.name} has activations of {bits} bits, but the format has activations of 1 bit or real ones",
+        )
+    example = _make_example_input(layer)  # two samples: a scale per sample has two elements
+    binary_input: BinaryTensor = layer.input_binarizer(torch.cat([example, example]))
+    for factor in (binary_input.scale, binary_input.offset):
+        if factor is not None and factor.numel() != 1:
+            is_per_image = factor.shape[0] == 2 == factor.numel()
+            description = "one number per image" if is_per_image else f"a tensor of shape {tuple(factor.shape)}"
+            raise_export_error(
+                name, f"{layer.method.name} scales activations by {description}, but the format has one number for all"
+            )
+    if layer.input_binarizer.has_real_padding and binary_input.offset is not None:
+        raise_export_error(
+            name,
+            f"{layer.method.name} has activation levels around a learned centre and pads with 0, but the format needs "
+            "levels around 0, or padding with one of the levels",
+        )
+    if has_spatial_scale and binary_input.offset is not None:
+        raise_export_error(
+            name,
+            f"{layer.method.name} has an activation offset and a scale per position, but the format allows only one",
+        )
+    return (
+        1.0 if binary_input.scale is None else float(binary_input.scale),
+        0.0 if binary_input.offset is None else float(binary_input.offset),
+    )
+
+
+def _find_threshold(name: str, layer: BinaryLayer, x: Value) -> np.ndarray | str:
+    assert layer.input_binarizer is not None
+    rule = SIGN_RULES.get(type(layer.input_binarizer))
+    threshold = (
+        _read_custom_thresholds(name, layer, x.shape[2]) if rule is None else rule(layer.input_binarizer, x.shape[2])
+    )
+    return threshold if isinstance(threshold, str) else x.reorder_features(threshold)
+
+
+def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:
+    """Return the thresholds that a custom activation binarizer declares; raise InputError if it declares none."""
+    assert layer.input_binarizer is not None
+    class_name, thresholds = type(layer.input_binarizer).__name__, layer.input_binarizer.thresholds()
+    if thresholds is None:
+        known_names = ", ".join(class_name.__name__ for class_name in SIGN_RULES)
+        raise_export_error(
+            name,
+            f"the thresholds of {class_name} are unknown: it has no method `thresholds`, and the known types are "
+            f"{known_names}",
+        )
+    if thresholds.dim() > 1 or thresholds.numel() not in (1, channels):
+        raise_export_error(
+            name,
+            f"the thresholds of {class_name} must be 1 or {channels} numbers; got the shape {tuple(thresholds.shape)}",
+        )
+    return np.ascontiguousarray(np.broadcast_to(to_array(thresholds.float()).reshape(-1), (channels,)))
+
+
+def _find_pad_sign(name: str, layer: BinaryLayer, window: SlidingWindow) -> int:
+    if not any(window.pad):
+        return 0
+    assert layer.input_binarizer is not None
+    padding_value = getattr(layer, "padding_value", 0.0)
+    if layer.input_binarizer.has_real_padding and padding_value != 0:
+        raise_export_error(
+            name, f"a padding_value of {padding_value:g} is not one of the learned levels of {layer.method.name}"
+        )
+    pad_sign = layer.input_binarizer.padding_sign(padding_value)
+    if pad_sign not in (-1, 0, 1):
+        raise_export_error(
+            name,
+            f"a padding_value of {padding_value:g} is the sign {pad_sign:g} for {layer.method.name}, not -1, 0 or 1",
+        )
+    return int(pad_sign)
+
+
+def _split_scale(scale: Tensor | None, shape: tuple[int, int, int], name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Split a weight scale into float64 factors per channel and per position.
+
+    The second factor is None if the scale does not depend on the position. If the scale is not a product of both, the
+    second factor has one number per output element.
+    """
+    h, w, out = shape
+    if scale is None:
+        return np.ones(out), None
+    values = to_array(scale).astype(np.float64)
+    if values.ndim < 3 or values.shape[1:] == (1, 1):
+        return np.broadcast_to(values.reshape(-1), out).copy(), None
+    if any(s not in (1, n) for s, n in zip(values.shape, (out, h, w), strict=True)):
+        raise_export_error(
+            name,
+            f"its scale was learned for outputs of {values.shape[1]} x {values.shape[2]}, but this output is {h} x {w}",
+        )
+    values = np.broadcast_to(values, (out, h, w))
+    c, i, j = np.unravel_index(np.abs(values).argmax(), values.shape)
+    if values[c, i, j] == 0:
+        return np.zeros(out), None
+    a, spatial = values[:, i, j].copy(), values[c] / values[c, i, j]
+    if np.all(np.abs(a[:, None, None] * spatial - values) <= FACTOR_TOLERANCE * np.abs(values)):
+        return a, spatial[:, :, None]
+    return np.ones(out), values.transpose(1, 2, 0).copy()

@@ -1,0 +1,1 @@
+"""Measurements of trained networks: accuracy, robustness, attacks, Lipschitz analysis, cost."""

@@ -1,0 +1,1 @@
+"""Cost and behaviour of a network: operations, Lipschitz bounds, sensitivity, retention ratios, latent weights."""

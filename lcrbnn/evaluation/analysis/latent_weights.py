@@ -1,0 +1,84 @@
+"""Latent weights of each layer of a network: random samples, standard deviation, kurtosis and histograms.
+
+The stored weights are used. Many methods standardize a filter before taking its sign, so the standard deviation alone
+does not change the outputs of the network. The kurtosis does not depend on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.nn.model_hooks import iter_binary_layers
+
+MAX_SAMPLED_WEIGHTS = 10_000  # per layer, as in Figure 2 of the paper; smaller layers are used completely
+NUM_BINS = 41  # of a histogram; odd, so that one bin is centered at 0
+
+
+class WeightSpread(NamedTuple):
+    """Statistics of the sampled weights of a layer."""
+
+    size: int
+    std: float
+    kurtosis: float  # excess kurtosis (0 for a normal distribution)
+
+
+def sample_weights(model: nn.Module, count: int = MAX_SAMPLED_WEIGHTS) -> dict[str, Tensor]:
+    """Return weights of each binary layer (of each convolution, if none is binary), sampled without replacement.
+
+    The sampled positions depend only on the name of the layer, so that networks are compared at the same positions.
+    """
+    layers: list[tuple[str, nn.Module]] = list(iter_binary_layers(model))
+    if not layers:
+        layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d)]
+    return {
+        name: _sample_tensor(layer.weight, name, count) for name, layer in layers if isinstance(layer.weight, Tensor)
+    }
+
+
+def _sample_tensor(weight: Tensor, name: str, count: int) -> Tensor:
+    flat = weight.detach().flatten().cpu()
+    rng = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little"))
+    return flat[torch.randperm(len(flat), generator=rng)[:count]]
+
+
+def compute_spread(weights: Tensor) -> WeightSpread:
+    """Return standard deviation and excess kurtosis of the weights. Both are 0 if all weights are equal."""
+    x = weights.double()
+    x = x - x.mean()
+    variance = x.square().mean().item()
+    kurtosis = x.pow(4).mean().item() / variance**2 - 3 if variance > 0 else 0.0
+    return WeightSpread(len(x), variance**0.5, kurtosis)
+
+
+class Histogram(NamedTuple):
+    """Number of weights per bin, for bins of equal width between low and high."""
+
+    low: float
+    high: float
+    counts: list[int]
+
+
+def compute_histograms(
+    samples: Mapping[str, Mapping[str, Tensor]], num_bins: int = NUM_BINS
+) -> dict[str, dict[str, Histogram]]:
+    """Return a histogram per network and layer. A layer has the same bins, symmetric around 0, in all networks."""
+    max_abs: dict[str, float] = {}
+    for layers in samples.values():
+        for name, weights in layers.items():
+            max_abs[name] = max(max_abs.get(name, 1e-30), weights.abs().max().item())
+    return {
+        network: {
+            name: Histogram(-max_abs[name], max_abs[name], _count_per_bin(weights, max_abs[name], num_bins))
+            for name, weights in layers.items()
+        }
+        for network, layers in samples.items()
+    }
+
+
+def _count_per_bin(weights: Tensor, max_abs: float, num_bins: int) -> list[int]:
+    return [round(n) for n in torch.histc(weights.double(), num_bins, -max_abs, max_abs).tolist()]

@@ -1,0 +1,109 @@
+"""Threat model: the allowed change of each pixel, and the access of an attack to the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.data.datasets import DataSet
+from lcrbnn.device import make_generator
+from lcrbnn.nn.model_hooks import eval_mode
+
+
+@dataclass(frozen=True)
+class LinfBall:
+    """Images and their Linf balls: all images with pixels from 0 to 1 that differ by at most eps in each pixel."""
+
+    images: Tensor  # (n, channels, h, w), 0 to 1
+    labels: Tensor
+    indices: tuple[int, ...]  # of the images in their split; they determine the random numbers
+    eps: float
+    seed: int
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    @property
+    def lower_bound(self) -> Tensor:
+        """Return the smallest allowed value of each pixel."""
+        return (self.images - self.eps).clamp_min(0)
+
+    @property
+    def upper_bound(self) -> Tensor:
+        """Return the largest allowed value of each pixel."""
+        return (self.images + self.eps).clamp_max(1)
+
+    def project(self, pixels: Tensor) -> Tensor:
+        """Return the nearest point of the ball."""
+        return torch.minimum(torch.maximum(pixels, self.lower_bound), self.upper_bound)
+
+    def select(self, rows: Tensor) -> LinfBall:
+        """Return the balls of the images in these rows."""
+        indices = tuple(self.indices[i] for i in rows.tolist())
+        return LinfBall(self.images[rows], self.labels[rows], indices, self.eps, self.seed)
+
+    def draw_uniform(self, *purpose: str | int, shape: tuple[int, ...] | None = None) -> Tensor:
+        """Return uniform random numbers from 0 to 1, (n, *shape), by default in the shape of an image.
+
+        Each image has its own CPU generator, so the numbers depend on no batch and no device.
+        """
+        shape = tuple(self.images.shape[1:]) if shape is None else shape
+        numbers = [torch.rand(shape, generator=make_generator(self.seed, *purpose, index)) for index in self.indices]
+        return torch.stack(numbers).to(self.images) if numbers else self.images.new_empty(0, *shape)
+
+
+AttackLoss = Callable[[Tensor, Tensor], Tensor]  # logits (n, classes), labels (n,) -> (n,), maximized by attacks
+
+
+@dataclass(frozen=True)
+class AttackedModel:
+    """A network in evaluation mode that takes pixels from 0 to 1."""
+
+    model: nn.Module
+    mean: Tensor  # (channels, 1, 1), for pixels from 0 to 1
+    std: Tensor
+
+    def compute_logits(self, pixels: Tensor) -> Tensor:
+        """Return logits (n, classes) of pixels (n, channels, h, w) from 0 to 1."""
+        return self.model((pixels - self.mean) / self.std).float()
+
+    @torch.no_grad()
+    def query(self, pixels: Tensor) -> Tensor:
+        """Return the logits without gradients: one query of a black-box attack."""
+        return self.compute_logits(pixels)
+
+    def compute_gradient(self, pixels: Tensor, labels: Tensor, loss: AttackLoss) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits, the loss of each image, and the gradient of this loss with respect to the pixels.
+
+        In a binary network the gradient is computed with the surrogate gradients of sign.
+        """
+        with torch.enable_grad():
+            pixels = pixels.detach().requires_grad_()
+            logits = self.compute_logits(pixels)
+            losses = loss(logits, labels)
+            (gradient,) = torch.autograd.grad(losses.sum(), pixels)
+        return logits.detach(), losses.detach(), gradient
+
+
+@contextmanager
+def wrap_model(model: nn.Module, dataset: DataSet) -> Iterator[AttackedModel]:
+    """Yield the network as an attacked model. Afterwards restore its modes, requires_grad flags and buffers."""
+    requires_grad = {p: p.requires_grad for p in model.parameters()}
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    device = next(model.parameters()).device
+    mean, std = (torch.tensor(values, device=device).reshape(-1, 1, 1) for values in (dataset.mean, dataset.std))
+    try:
+        model.requires_grad_(False)  # gradients of the weights are not needed
+        with eval_mode(model):
+            yield AttackedModel(model, mean, std)
+    finally:
+        for parameter, required in requires_grad.items():
+            parameter.requires_grad_(required)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])

@@ -1,0 +1,111 @@
+"""Paired comparison of runs: mean difference, 95 % confidence interval, smallest detectable difference."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from lcrbnn.errors import InputError
+
+CONFIDENCE_LEVEL = 0.95  # of the interval
+DETECTION_POWER = 0.8  # probability that the interval of a detectable difference excludes 0
+# The noncentral t distribution is integrated over the ratio of measured to true std, from 0 to MAX_STD_RATIO.
+NUM_INTEGRATION_STEPS, MAX_STD_RATIO = 1000, 6.0
+
+
+class PairedDifference(NamedTuple):
+    """Statistics of the differences b - a between runs with the same seeds."""
+
+    num_pairs: int
+    mean: float
+    std: float  # of the differences
+    low: float  # lower end of the 95 % confidence interval
+    high: float
+    detectable: float  # the interval excludes 0 with probability 0.8 if the true difference is this large
+
+    @property
+    def is_significant(self) -> bool:
+        """Return whether the confidence interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        """Return the signed mean with its interval, such as "+0.31 [-0.12, +0.74]"."""
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def compare_paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
+    """Return the paired comparison of runs a and b (one value per seed, same order), with Student's t distribution."""
+    if len(a) != len(b) or len(a) < 2:
+        raise InputError(f"an interval needs two or more pairs of runs; got {len(a)} and {len(b)} runs")
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    n, mean, std = len(differences), statistics.fmean(differences), statistics.stdev(differences)
+    standard_error = std / math.sqrt(n)
+    half_width = student_t_quantile(0.5 + CONFIDENCE_LEVEL / 2, n - 1) * standard_error
+    return PairedDifference(
+        n, mean, std, mean - half_width, mean + half_width, detectable_difference(n - 1) * standard_error
+    )
+
+
+@lru_cache
+def detectable_difference(degrees_of_freedom: int) -> float:
+    """Return the true difference, in standard errors, whose interval excludes 0 with probability DETECTION_POWER.
+
+    The length of an interval is random too, so the statistic follows the noncentral t distribution.
+    """
+    critical_value = student_t_quantile(0.5 + CONFIDENCE_LEVEL / 2, degrees_of_freedom)
+    low, high = 0.0, 1.0
+    while _noncentral_t_tail(high, critical_value, degrees_of_freedom) < DETECTION_POWER:
+        high *= 2
+    for _ in range(50):
+        midpoint = (low + high) / 2
+        low, high = (
+            (midpoint, high)
+            if _noncentral_t_tail(midpoint, critical_value, degrees_of_freedom) < DETECTION_POWER
+            else (low, midpoint)
+        )
+    return high
+
+
+def _noncentral_t_tail(shift: float, critical_value: float, degrees_of_freedom: int) -> float:
+    """Return P(T > critical_value) of the noncentral t distribution: a normal tail averaged over the measured std."""
+    normal = statistics.NormalDist()
+    scale = 2 * (degrees_of_freedom / 2) ** (degrees_of_freedom / 2) / math.gamma(degrees_of_freedom / 2)
+    total = normal.cdf(shift) / 2 if degrees_of_freedom == 1 else 0.0  # term of std ratio 0
+    for i in range(1, NUM_INTEGRATION_STEPS):
+        std_ratio = MAX_STD_RATIO * i / NUM_INTEGRATION_STEPS  # measured standard deviation / true one
+        total += (
+            std_ratio ** (degrees_of_freedom - 1)
+            * math.exp(-degrees_of_freedom * std_ratio * std_ratio / 2)
+            * normal.cdf(shift - critical_value * std_ratio)
+        )
+    return scale * total * MAX_STD_RATIO / NUM_INTEGRATION_STEPS
+
+
+def student_t_quantile(probability: float, degrees_of_freedom: int) -> float:
+    """Return the quantile of Student's t distribution for a probability from 0.5 to 1."""
+    low, high = 0.0, 1.0
+    while _student_t_cdf(high, degrees_of_freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        midpoint = (low + high) / 2
+        low, high = (midpoint, high) if _student_t_cdf(midpoint, degrees_of_freedom) < probability else (low, midpoint)
+    return high
+
+
+def _student_t_cdf(t: float, degrees_of_freedom: int) -> float:
+    """Return P(T <= t) for t >= 0, by finite sums for integer degrees of freedom (Abramowitz and Stegun 26.7.3-4)."""
+    angle = math.atan2(t, math.sqrt(degrees_of_freedom))
+    sine, cosine_squared = math.sin(angle), math.cos(angle) ** 2
+    is_odd = degrees_of_freedom % 2 == 1
+    term = math.cos(angle) if is_odd else 1.0
+    total, first_k = (0.0, 2) if is_odd else (1.0, 1)
+    if is_odd and degrees_of_freedom > 1:
+        total = term
+    for k in range(first_k, degrees_of_freedom - 2 + (0 if is_odd else 1), 2):
+        term *= cosine_squared * k / (k + 1)
+        total += term
+    central_probability = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+    return 0.5 + central_probability / 2

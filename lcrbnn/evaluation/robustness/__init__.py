@@ -1,0 +1,1 @@
+"""Errors on corrupted test images, mean corruption error, refitted linear heads."""

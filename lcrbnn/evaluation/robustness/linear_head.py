@@ -1,0 +1,73 @@
+"""Linear evaluation: a frozen feature extractor and linear heads refitted on features of training images."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lcrbnn.errors import InputError
+from lcrbnn.nn.models.network import Network
+
+WEIGHT_DECAY = 1e-4  # coefficient of half the squared norm of the weights of a refitted head
+MAX_LBFGS_STEPS = 100
+
+
+class FeatureExtractor(nn.Module):
+    """A network without its last linear layer: images -> features (n, k)."""
+
+    def __init__(self, model: Network) -> None:
+        """Wrap a network, which is not changed. Raise InputError if it does not end in a linear layer."""
+        super().__init__()
+        head_layers = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
+        if not isinstance(head_layers[-1], nn.Linear):
+            raise InputError(
+                f"only a linear head can be refitted; this network ends in {type(head_layers[-1]).__name__}"
+            )
+        self.model, self.last_layer = model, head_layers[-1]
+        self.head_front = nn.Sequential(*head_layers[:-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the inputs of the last layer."""
+        return self.head_front(self.model.pool(self.model.extract_stage_outputs(images)[-1]))
+
+
+class LinearHead(nn.Module):
+    """A last layer in float32, whatever the precision of the feature extractor."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        """Copy weight and bias as float32 parameters."""
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach().float().clone())
+        self.bias = nn.Parameter(bias.detach().float().clone())
+
+    @classmethod
+    def from_linear(cls, layer: nn.Module) -> LinearHead:
+        """Return a head with the weight and bias of a linear layer."""
+        assert isinstance(layer, nn.Linear)
+        bias = torch.zeros(layer.out_features, device=layer.weight.device) if layer.bias is None else layer.bias
+        return cls(layer.weight, bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits."""
+        return F.linear(features, self.weight, self.bias)
+
+
+def fit_linear_head(features: Tensor, labels: Tensor, initial_head: LinearHead) -> LinearHead:
+    """Return the head that minimizes cross-entropy with a small weight decay, by L-BFGS from `initial_head`.
+
+    Each step uses all features, in float64: the result depends on no data order, learning rate or seed.
+    """
+    features = features.double()
+    weight = initial_head.weight.detach().double().requires_grad_()
+    bias = initial_head.bias.detach().double().requires_grad_()
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=MAX_LBFGS_STEPS, line_search_fn="strong_wolfe")
+
+    def compute_loss() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(F.linear(features, weight, bias), labels) + WEIGHT_DECAY / 2 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(compute_loss)
+    return LinearHead(weight, bias)

@@ -1,0 +1,74 @@
+"""Checks of the captured feature maps, which `Retention` runs once, at its first loss()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lcrbnn.errors import InputError
+from lcrbnn.lcr.capture import CapturedMaps, ModulePort, Span
+from lcrbnn.lcr.retention_matrix import Pair, are_comparable
+from lcrbnn.nn import functional as ops
+
+MIN_ENTRIES_FOR_SIGN_CHECK = 32  # a map with fewer entries may have only one sign by chance
+
+
+def check_span_order(maps: CapturedMaps, spans: Sequence[Span]) -> None:
+    """Raise InputError unless the spans have the order of the forward pass. Later spans have a larger weight."""
+    kind = "layers" if spans[0][1].side == "in" else "blocks"
+    ports = [back for _, back in spans]
+    if kind == "layers":
+        ports.insert(0, spans[0][0])
+    forward_order = sorted(ports, key=list(maps.real).index)
+    if ports != forward_order:
+        raise InputError(
+            f"{kind} must have the order of the forward pass, {_module_names(forward_order)}; "
+            f"got {_module_names(ports)}"
+        )
+
+
+def check_map_shapes(pairs: Sequence[Pair], spans: Sequence[Span], matrix: str, owner: str = "") -> None:
+    """Raise InputError unless this kind of matrix can be computed from the shapes of each pair of maps."""
+    for (front, back), (front_port, back_port) in zip(pairs, spans, strict=True):
+        if back.dim() < 2:
+            raise InputError(
+                f"Retention compares feature maps (n, c, h, w) or (n, d){owner}: {back_port} has shape "
+                f"{tuple(back.shape)}; name an earlier module"
+            )
+        if matrix != "gram" and not are_comparable(front, back):
+            raise InputError(
+                "Retention compares two feature maps (n, c, h, w), two (n, d), or two of the same shape"
+                f"{owner}: {front_port} has shape {tuple(front.shape)} and {back_port} has shape {tuple(back.shape)}; "
+                "name a module before the pooling or flattening"
+            )
+
+
+def find_one_signed_maps(maps: CapturedMaps, ports: Sequence[ModulePort]) -> list[ModulePort]:
+    """Return the ports whose map has only one sign after binarization."""
+    return [port for port in ports if _has_one_sign(maps, port)]
+
+
+def _has_one_sign(maps: CapturedMaps, port: ModulePort) -> bool:
+    real, binary = maps.real[port].detach(), maps.binary.get(port)
+    signs = ops.sign(real)[None] if binary is None else binary.signs.detach()
+    rows = signs.flatten(1) if binary is not None and binary.num_bases > 1 else signs.reshape(1, -1)
+    return rows.shape[1] >= MIN_ENTRIES_FOR_SIGN_CHECK and _are_rows_constant(rows) and not bool(real.isnan().any())
+
+
+def _are_rows_constant(rows: Tensor) -> bool:
+    return bool((rows.amin(1) == rows.amax(1)).all())
+
+
+def describe_one_signed_maps(ports: Sequence[ModulePort]) -> str:
+    """Return a warning for ports whose maps have only one sign."""
+    places = ", ".join(str(port) for port in ports)
+    return (
+        f"after binarization, the feature map at {places} has only one sign: it is the same for every image, so "
+        "Retention cannot compare it. A binary layer after a ReLU has no negative inputs: replace the ReLU by Hardtanh "
+        "or PReLU, or add a batch norm directly before the layer (docs/method.md)"
+    )
+
+
+def _module_names(ports: Sequence[ModulePort]) -> list[str]:
+    return [port.module for port in ports]

@@ -1,0 +1,131 @@
+"""LcrVariant, the settings of the LCR loss, and LCR_VARIANTS, the table of named variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lcrbnn.errors import InputError, check_known_names, check_number, lookup
+
+# The allowed values of each text field, with a short description. Tables of functions in other modules use these names
+# as keys.
+LCR_CHOICES: dict[str, Mapping[str, str]] = {
+    "matrix": {
+        "cross-gram": "Eq. 8, N x N over the batch",
+        "gram": "Eq. 9, N x N over the batch",
+        "per-sample": "one matrix per sample, as in the official code",
+    },
+    "normalization": {
+        "none": "feature maps are not scaled",
+        "l2": "each sample is scaled to length 1",
+        "centered-l2": "the mean of each sample is subtracted, then the sample is scaled to length 1",
+    },
+    "reference": {
+        "pre-binarization": "the tensors before binarization, in the same forward pass",
+        "latent-weights": "a second forward pass with latent weights instead of their signs",
+        "teacher": "a full-precision network",
+    },
+    "activations": {"binary": "after the sign of the next binary layer", "real": "before that sign"},
+    "granularity": {
+        "layers": "from each convolution to the next",
+        "blocks": "from the input to the output of each block",
+        "stages": "from the input to the output of each stage but the first",
+    },
+    "power_iteration_init": {
+        "random": "a random vector of length 1, drawn with the seed",
+        "ones": "all ones, not scaled to length 1",
+        "longest-column": "the unit vector that selects the longest column of the matrix",
+    },
+    "distance": {
+        "ratio": "Eq. 11: (sigma_B / sigma_F - 1)^2",
+        "log-ratio": "log(sigma_B / sigma_F)^2",
+        "mse": "(sigma_B - sigma_F)^2, as in the official code",
+    },
+    "coefficient": {
+        "half": "lambda / 2, Eq. 12",
+        "inverse-batch-size": "lambda / (batch size * 10^4), as in the official code",
+    },
+}
+
+# Values of existing records. New runs cannot use them: there is no code for them any more.
+RETIRED_LCR_CHOICES: dict[str, Mapping[str, str]] = {
+    "distance": {"ratio-below-1": "Eq. 11 where the ratio is below 1, otherwise 0"},
+}
+
+
+@dataclass(frozen=True)
+class LcrVariant:
+    """The settings that turn feature maps into the LCR loss L_Lip. Text fields take the values in LCR_CHOICES."""
+
+    matrix: str = "gram"
+    normalization: str = "l2"
+    reference: str = "pre-binarization"
+    activations: str = "binary"
+    granularity: str = "blocks"
+    num_last_matrices: int = 0  # use only the last N retention matrices (0 = all)
+    power_iteration_init: str = "longest-column"
+    power_iterations: int = 5
+    sqrt_eigenvalue: bool = False  # use the square root of the largest eigenvalue instead of the eigenvalue
+    distance: str = "ratio"
+    beta: float = 2.0
+    learnable_scale: bool = False  # multiply each binary feature map by a learnable factor
+    coefficient: str = "half"
+    weight: float = 1.0  # lambda
+    quantization_error_weight: float = 0.0  # weight of the quantization error of Algorithm 1, which Eq. 12 omits
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an unknown name or a number out of range."""
+        for field, allowed in LCR_CHOICES.items():
+            if getattr(self, field) not in RETIRED_LCR_CHOICES.get(field, {}):
+                lookup(allowed, getattr(self, field), f"retention {field}")
+        for field in ("sqrt_eigenvalue", "learnable_scale"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(f"{field} must be True or False; got {getattr(self, field)!r}")
+        check_number(self.num_last_matrices, "num_last_matrices", low=0, integer=True)
+        check_number(self.power_iterations, "power_iterations", low=1, integer=True)
+        check_number(self.beta, "beta", low=1)
+        check_number(self.weight, "weight (lambda)", low=0)
+        check_number(self.quantization_error_weight, "quantization_error_weight", low=0)
+
+    def replace(self, /, **changes: Any) -> LcrVariant:
+        """Return a copy with some fields changed."""
+        check_known_names(changes, [f.name for f in fields(self)], "setting of the LCR loss")
+        return replace(self, **changes)
+
+    def reject_retired_choices(self) -> None:
+        """Raise InputError if the variant of an existing record cannot be used for new runs."""
+        for field, retired in RETIRED_LCR_CHOICES.items():
+            if getattr(self, field) in retired:
+                raise InputError(
+                    f"{field} {getattr(self, field)!r} is only for existing records; new runs can use "
+                    f"{', '.join(LCR_CHOICES[field])}"
+                )
+
+
+LCR_VARIANTS: dict[str, LcrVariant] = {
+    # Eq. 9 on normalized feature maps, one matrix per block. Among the variants with reference "pre-binarization" it
+    # reduced the accuracy least in the screening runs, and not at all with a late warm-up (see LCR_DEFAULTS in
+    # lcrbnn/recipes/recipe.py and paper/docs/results.md).
+    "default": LcrVariant(),
+    # The paper, literally: Eq. 8 on unscaled activations, one matrix per pair of adjacent layers. The reference is the
+    # tensor before the sign in the same forward pass.
+    "paper": LcrVariant(matrix="cross-gram", normalization="none", granularity="layers", power_iteration_init="random"),
+    # The published code: one matrix per stage, a teacher, real feature maps with a learnable factor, one step of power
+    # iteration from a vector of ones, and MSE / 2^(L-k). Three details of that code are not reproduced:
+    # its second forward pass, its second update of the batch-norm statistics and its teacher in training mode.
+    "official": LcrVariant(
+        matrix="per-sample",
+        normalization="none",
+        reference="teacher",
+        activations="real",
+        granularity="stages",
+        power_iteration_init="ones",
+        power_iterations=1,
+        sqrt_eigenvalue=True,
+        distance="mse",
+        learnable_scale=True,
+        coefficient="inverse-batch-size",
+        weight=8.0,
+    ),
+}

@@ -1,0 +1,75 @@
+"""The spans of a network for which retention matrices are computed: named modules, or those of an LCR variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from lcrbnn.errors import InputError, check_name_list
+from lcrbnn.lcr.capture import Span, make_block_spans, make_layer_spans
+from lcrbnn.lcr.lcr_variants import LcrVariant
+from lcrbnn.nn.models.network import Network
+
+
+def find_spans(
+    model: nn.Module, variant: LcrVariant, blocks: Sequence[str] | None, layers: Sequence[str] | None
+) -> list[Span]:
+    """Return the spans of the named blocks or layers.
+
+    Without names, these are the spans of the variant's granularity, in a network of this package. If the variant has
+    `num_last_matrices`, only the last ones are returned.
+    """
+    spans = _find_all_spans(model, variant, blocks, layers)
+    if variant.num_last_matrices > len(spans):
+        raise InputError(
+            f"num_last_matrices must be at most the number of matrices, {len(spans)}; got {variant.num_last_matrices}"
+        )
+    return spans[-variant.num_last_matrices :]
+
+
+def _find_all_spans(
+    model: nn.Module, variant: LcrVariant, blocks: Sequence[str] | None, layers: Sequence[str] | None
+) -> list[Span]:
+    name_lists = [n for n in (blocks, layers) if n is not None]
+    if len(name_lists) == 2:
+        raise InputError("Retention takes blocks or layers; got both")
+    if name_lists:
+        kind = "blocks" if blocks is not None else "layers"
+        names = check_module_names(name_lists[0], kind, model)
+        duplicate = next((name for i, name in enumerate(names) if name in names[:i]), None)
+        if duplicate is not None:
+            raise InputError(f"{kind} must name each module once; {duplicate!r} is named twice")
+        spans = make_block_spans(names) if blocks is not None else make_layer_spans(names)
+        if not spans:
+            raise InputError(
+                f"Retention needs at least {'one block' if blocks is not None else 'two layers'}; got {list(names)!r}"
+            )
+        return spans
+    if not isinstance(model, Network):
+        raise InputError(f"{type(model).__name__} is not a network of this package: name its blocks with blocks=[...]")
+    return SPAN_FINDERS[variant.granularity](model)
+
+
+# The spans of a network of this package, by `LcrVariant.granularity`.
+SPAN_FINDERS = {
+    "layers": lambda net: make_layer_spans(net.main_path),
+    "blocks": lambda net: make_block_spans(net.block_names),
+    "stages": lambda net: make_block_spans(net.stage_names[1:]),
+}
+
+
+def check_module_names(names: Any, argument: str, model: nn.Module) -> list[str]:
+    """Return the list of module names. Raise InputError with the module's name if it holds a module instead."""
+    is_module = isinstance(names, nn.Module)
+    if isinstance(names, Iterable) and not is_module and not isinstance(names, str):
+        names = list(names)
+    for module in [names] if is_module else names if isinstance(names, list) else []:
+        if isinstance(module, nn.Module):
+            name = next((n for n, m in model.named_modules() if m is module and n), None)
+            hint = f": write {name!r}" if name else f", a {type(module).__name__}: write its name in the network"
+            raise InputError(
+                f"{argument} must be a list of module names; it {'is' if is_module else 'holds'} a module{hint}"
+            )
+    return check_name_list(names, argument)

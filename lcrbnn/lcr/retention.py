@@ -1,0 +1,398 @@
+"""`Retention`: the LCR loss of any network, added to a training loop in three lines."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.device import is_eager
+from lcrbnn.errors import InputError, RunFailed, check_known_names, check_number, lookup
+from lcrbnn.lcr.capture import (
+    NO_MAPS_MESSAGE,
+    CapturedMaps,
+    FeatureMapCapture,
+    ModulePort,
+    Span,
+    check_modules_exist,
+    is_weights_only,
+    make_block_spans,
+    remove_copied_hooks,
+)
+from lcrbnn.lcr.input_checks import check_map_shapes, check_span_order, describe_one_signed_maps, find_one_signed_maps
+from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
+from lcrbnn.lcr.measurement_points import check_module_names, find_spans
+from lcrbnn.lcr.retention_loss import (
+    COEFFICIENTS,
+    describe_overflow,
+    has_overflowed,
+    quantization_error,
+    retention_loss,
+)
+from lcrbnn.lcr.retention_matrix import Pair
+from lcrbnn.lcr.second_pass import freeze_running_statistics, replay_rng
+from lcrbnn.lcr.spectral_norm import draw_start_vector
+from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
+
+START_VECTOR_LENGTH = 4096  # numbers drawn for the start of the power iteration (repeated for longer vectors)
+
+_RENAMED_ARGUMENTS = {"weight": "lcr_weight", "form": "variant"}
+
+_CLOSED_MESSAGE = "this Retention is closed and captures no feature maps any more; create another one"
+
+_COPY_NO_MAPS_MESSAGE = (
+    "this Retention is a copy and has no feature maps to compare: its hooks are on a copy of the network, `.model`; "
+    "call that network before each loss(), or copy both together: copy.deepcopy((model, retention))"
+)
+
+
+class Retention(nn.Module):
+    """Compute the LCR loss, lambda/2 * L_Lip, from the feature maps of a network, which hooks capture.
+
+        retention = Retention(model, blocks=["layer1", "layer2"])
+        loss = F.cross_entropy(model(images), labels) + retention.loss()   # after each forward pass
+        retention.close()
+
+    variant: "default", "paper", "official" or an LcrVariant. Further keywords change its fields (matrix="cross-gram").
+    blocks: names of modules in forward order. Each gives one retention matrix, from its input to its output (Eq. 10).
+    layers: names of modules in forward order. Each but the last gives one retention matrix, from its input to the input
+        of the next one (Eq. 8). Later matrices have a larger weight, so the first loss() raises InputError if the names
+        are not in the order of the forward pass. Without blocks and layers, the variant's `granularity` decides
+        (networks of this package only).
+    lcr_weight: lambda, the weight of the LCR loss (default: the weight of the variant).
+    teacher: the full-precision network of reference "teacher". It is set to evaluation mode.
+    teacher_blocks: names of the teacher's blocks, if they differ from those of the model.
+    seed: random seed of the start vector of the power iteration.
+    check_overflow: raise RunFailed with the name of the block if the loss is not finite although the feature maps are.
+        There is no check on a GPU or in a compiled step, where it would have to wait for the device.
+
+    With `learnable_scale`, `parameters()` returns the learnable factors; pass them to the optimizer. With lcr_weight 0
+    there are no hooks and the loss is exactly 0. After each loss(), `sigma_ratios` holds sigma_B / sigma_F of each
+    matrix, and `lcr_loss` holds L_Lip. Create a Retention before the first call of a compiled model. The network and
+    the teacher are not submodules: they neither move with this module nor appear in its state_dict. A `with` statement
+    removes the hooks at its end. If a Retention is copied or pickled together with its network, the copy has its hooks
+    on the copied network. The captured feature maps are not copied.
+    """
+
+    start_vector: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        variant: str | LcrVariant = "default",
+        *,
+        blocks: Sequence[str] | None = None,
+        layers: Sequence[str] | None = None,
+        lcr_weight: float | None = None,
+        teacher: nn.Module | None = None,
+        teacher_blocks: Sequence[str] | None = None,
+        seed: int = 0,
+        check_overflow: bool = True,
+        **changes: Any,
+    ) -> None:
+        """Check all arguments and register the hooks."""
+        super().__init__()
+        self.check_overflow = check_overflow
+        if not isinstance(model, nn.Module):
+            raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
+        model = _unwrap(model)
+        self.variant = _build_variant(variant, lcr_weight, changes)
+        self.variant.reject_retired_choices()
+        self.spans = find_spans(model, self.variant, blocks, layers)
+        check_modules_exist(model, _unique_ports(self.spans))
+        self.sigma_ratios: Tensor | None = None
+        self.lcr_loss: Tensor | None = None
+        self._model = (model,)  # in a tuple: not a submodule
+        self._is_weights_only = is_weights_only(model)
+        self._check_reference(model, teacher)
+        parameter = next(model.parameters(), torch.empty(0))
+        check_number(seed, "seed", low=0, integer=True)
+        if teacher_blocks is not None and (teacher is None or layers is not None):
+            raise InputError(
+                "teacher_blocks needs a teacher and cannot be combined with layers; with layers, the modules of the "
+                "teacher must have the names of the model's modules"
+            )
+        start_vector = draw_start_vector(START_VECTOR_LENGTH, seed).to(parameter.device)
+        self.register_buffer("start_vector", start_vector, persistent=False)
+        factors = torch.ones(len(self.spans) + 1, device=parameter.device)
+        self.factors = nn.Parameter(factors) if self.variant.learnable_scale else None
+        self._is_closed = self._has_checked_maps = False
+        self._no_maps_message = NO_MAPS_MESSAGE
+        self._capture: FeatureMapCapture | None = None
+        self._teacher: tuple[nn.Module, FeatureMapCapture | None, list[Span]] | None = None
+        if self.variant.weight > 0:
+            # The teacher comes first: if its checks raise an error, the model has no hooks yet.
+            if teacher is not None:
+                self._teacher = self._hook_teacher(_unwrap(teacher), teacher_blocks)
+            self._capture = self._hook_model()
+
+    @property
+    def model(self) -> nn.Module:
+        """The network whose feature maps are captured, without the wrappers of torch.compile and DDP."""
+        return self._model[0]
+
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove all hooks at the end of a with statement."""
+        self.close()
+
+    def __copy__(self) -> NoReturn:
+        """Raise InputError: a shallow copy would share its state and its hooks with the original."""
+        raise InputError("a Retention can only be copied together with its network: copy.deepcopy((model, retention))")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy or a pickle, without hooks and feature maps."""
+        teacher = self._teacher and (self._teacher[0], None, self._teacher[2])
+        return {**self.__dict__, "_capture": None, "_teacher": teacher, "_no_maps_message": _COPY_NO_MAPS_MESSAGE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the state and register hooks on the copied network and the copied teacher."""
+        super().__setstate__(state)
+        networks = [self._model[0], *([self._teacher[0]] if self._teacher else [])]
+        if self.variant.weight == 0 or self._is_closed or not all(_is_fully_copied(network) for network in networks):
+            return
+        for network in networks:
+            remove_copied_hooks(network)
+        if self._teacher is not None:
+            teacher, _, spans = self._teacher
+            capture = FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False, layers_marked=True)
+            self._teacher = (teacher, capture, spans)
+        self._capture = self._hook_model(layers_marked=True)
+
+    def _hook_model(self, *, layers_marked: bool = False) -> FeatureMapCapture:
+        return FeatureMapCapture(
+            self._model[0],
+            _unique_ports(self.spans),
+            capture_binary=self.variant.activations == "binary",
+            save_rng=self.variant.reference == "latent-weights",
+            layers_marked=layers_marked,
+        )
+
+    def loss(self, lcr_weight: float | Tensor | None = None) -> Tensor:
+        """Return the term to add to the task loss of the latest forward pass. It can be called once per forward pass.
+
+        `lcr_weight` replaces the weight lambda of the variant, for a warm-up of lambda. With a tensor `lcr_weight`, a
+        compiled step is not compiled again when the weight changes.
+        """
+        if lcr_weight is not None and not isinstance(lcr_weight, Tensor):
+            check_number(lcr_weight, "the lcr_weight of loss()", low=0)
+        total = self._compute_lcr_loss(lcr_weight)
+        if self.variant.quantization_error_weight > 0:
+            layers = [layer for _, layer in iter_binary_layers(self._model[0])]
+            weights = [layer.weight_binarizer.pre_sign_weight(layer.weight) for layer in layers]
+            total = total + self.variant.quantization_error_weight * quantization_error(weights)
+        return total
+
+    def _compute_lcr_loss(self, lcr_weight: float | Tensor | None) -> Tensor:
+        if self._capture is None:
+            return self._loss_without_hooks(lcr_weight)
+        if self._is_closed:
+            raise InputError(_CLOSED_MESSAGE)
+        maps = self._capture.take_maps()
+        maps.check_complete(_unique_ports(self.spans), self._no_maps_message)
+        binary = self._collect_binary_pairs(maps)
+        self._check_gradient_reaches_maps(binary)
+        reference = self._collect_reference_pairs(maps)
+        if is_eager() and not self._has_checked_maps:
+            self._check_first_maps(maps, binary, reference)
+        # The pure function could name only the number of a pair. The check below names the block.
+        result = retention_loss(binary, reference, self.variant, self.start_vector, check_overflow=False)
+        self.sigma_ratios = result.sigma_ratios()
+        self.lcr_loss = result.loss.detach()
+        if self.check_overflow and has_overflowed(result, [*binary, *reference]):
+            raise RunFailed(self.describe_overflow())
+        batch_size = maps.real[self.spans[0][0]].shape[0]
+        lcr_weight = self.variant.weight if lcr_weight is None else lcr_weight
+        return lcr_weight * COEFFICIENTS[self.variant.coefficient](batch_size) * result.loss
+
+    def describe_overflow(self) -> str:
+        """Return a sentence that names the first block whose ratio of spectral norms is infinite or NaN."""
+        ratios = torch.empty(0) if self.sigma_ratios is None else self.sigma_ratios
+        return describe_overflow(ratios, self.variant, [str(back) for _, back in self.spans])
+
+    def _loss_without_hooks(self, lcr_weight: float | Tensor | None) -> Tensor:
+        """Return the loss of a network without hooks, which is 0. Raise InputError if another loss is expected."""
+        if self.variant.weight > 0:
+            message = (
+                "this Retention was copied as a part of its own network, so it has no hooks on the copy; "
+                "create another one"
+            )
+            raise InputError(_CLOSED_MESSAGE if self._is_closed else message)
+        if lcr_weight is not None and (isinstance(lcr_weight, Tensor) or lcr_weight > 0):
+            raise InputError(
+                "this Retention was created with lcr_weight 0 and has no hooks; create it with a positive lcr_weight"
+            )
+        return torch.zeros((), device=self.start_vector.device)
+
+    def _check_first_maps(self, maps: CapturedMaps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
+        """Raise InputError for maps that cannot be compared, and warn of constant maps (called by the first loss())."""
+        check_span_order(maps, self.spans)
+        check_map_shapes(binary, self.spans, self.variant.matrix)
+        if self._teacher is not None:
+            check_map_shapes(reference, self._teacher[2], self.variant.matrix, " of the teacher")
+        self._has_checked_maps = True
+        one_signed_ports = []
+        if self.variant.activations == "binary" and not self._is_weights_only:
+            one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
+        if one_signed_ports:
+            warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)  # where loss() is called
+
+    def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
+        """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
+        model = self._model[0]
+        if not (torch.is_grad_enabled() and model.training):
+            return
+        for (front, back), (_, back_map) in zip(self.spans, binary, strict=True):
+            is_trained = any(p.requires_grad for p in model.get_submodule(front.module).parameters())
+            if is_trained and not back_map.requires_grad:
+                raise InputError(
+                    f"the feature map at {back.module!r} has no gradient, although {front.module!r} is trained: the "
+                    "latest forward pass ran under no_grad, or in a checkpoint with use_reentrant=True (False keeps "
+                    "the gradient)"
+                )
+
+    def close(self) -> None:
+        """Remove all hooks from the model and the teacher."""
+        self._is_closed = True
+        for capture in (self._capture, self._teacher[1] if self._teacher else None):
+            if capture is not None:
+                capture.close()
+
+    def _collect_binary_pairs(self, maps: CapturedMaps) -> list[Pair]:
+        def get_map(port: ModulePort) -> Tensor:
+            if self.variant.activations == "real":
+                return maps.real[port]
+            return maps.get_binary_map(port, weights_only=self._is_weights_only)
+
+        maps_by_port = {port: get_map(port) for port in _unique_ports(self.spans)}
+        if self.factors is None:
+            return [(maps_by_port[front], maps_by_port[back]) for front, back in self.spans]
+        factors = self.factors
+        return [(maps_by_port[f] * factors[k], maps_by_port[b] * factors[k + 1]) for k, (f, b) in enumerate(self.spans)]
+
+    def _collect_reference_pairs(self, maps: CapturedMaps) -> list[Pair]:
+        return _detach_pairs(*REFERENCES[self.variant.reference](self, maps))
+
+    def _use_maps_of_same_pass(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
+        return maps, self.spans
+
+    @torch.no_grad()
+    def _run_with_latent_weights(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
+        assert self._capture is not None
+        model = self._model[0]
+        self._capture.expects_latent_pass = True
+        try:
+            with use_latent_weights(model), freeze_running_statistics(model), replay_rng(model, maps.rng_states):
+                model(*maps.inputs, **maps.keyword_inputs)
+        finally:
+            self._capture.expects_latent_pass = False
+        return self._capture.take_maps(), self.spans
+
+    @torch.no_grad()
+    def _run_teacher(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
+        assert self._teacher is not None
+        teacher, capture, spans = self._teacher
+        assert capture is not None
+        if any(module.training for module in teacher.modules()):
+            teacher.eval()
+        dtype = next((p.dtype for p in teacher.parameters() if p.is_floating_point()), None)
+        inputs = [_cast_float_tensor(x, dtype) for x in maps.inputs]
+        keyword_inputs = {name: _cast_float_tensor(x, dtype) for name, x in maps.keyword_inputs.items()}
+        teacher(*inputs, **keyword_inputs)
+        return capture.take_maps(), spans
+
+    def _hook_teacher(
+        self, teacher: nn.Module, names: Sequence[str] | None
+    ) -> tuple[nn.Module, FeatureMapCapture, list[Span]]:
+        spans = self.spans if names is None else make_block_spans(check_module_names(names, "teacher_blocks", teacher))
+        if len(spans) != len(self.spans):
+            raise InputError(
+                f"teacher_blocks must name as many blocks as the model has; got {len(spans)} for the teacher and "
+                f"{len(self.spans)} for the model"
+            )
+        return teacher.eval(), FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False), spans
+
+    def _check_reference(self, model: nn.Module, teacher: nn.Module | None) -> None:
+        reference, binary = self.variant.reference, any(True for _ in iter_binary_layers(model))
+        if reference == "pre-binarization" and self.variant.activations == "real":
+            raise InputError(
+                "reference 'pre-binarization' compares feature maps before and after the sign; with activations='real' "
+                "the loss would be exactly 0"
+            )
+        if reference == "pre-binarization" and self._is_weights_only:
+            raise InputError(
+                "reference 'pre-binarization' compares activations with their signs, but this network binarizes "
+                "weights only (1/32), so the loss would be exactly 0; choose reference 'latent-weights' or 'teacher'"
+            )
+        if reference == "latent-weights" and not binary:
+            raise InputError("reference 'latent-weights' needs binary layers of this package, but the network has none")
+        if self.variant.quantization_error_weight > 0 and not binary:
+            raise InputError("quantization_error_weight needs binary layers of this package, but the network has none")
+        if reference == "teacher" and not isinstance(teacher, nn.Module):
+            raise InputError("reference 'teacher' needs the argument teacher, a full-precision network")
+        if teacher is not None and _unwrap(teacher) is model:
+            raise InputError("the teacher must be another network than the model; got the model itself")
+        if reference != "teacher" and teacher is not None:
+            raise InputError(f"the argument teacher needs reference='teacher'; the reference is {reference!r}")
+
+
+# How the feature maps of the reference are obtained, by `LcrVariant.reference`.
+REFERENCES = {
+    "pre-binarization": Retention._use_maps_of_same_pass,
+    "latent-weights": Retention._run_with_latent_weights,
+    "teacher": Retention._run_teacher,
+}
+
+
+def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: dict[str, Any]) -> LcrVariant:
+    """Return the variant with changed fields and weight."""
+    for old_name, new_name in _RENAMED_ARGUMENTS.items():
+        if old_name in changes:
+            raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
+    names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
+    check_known_names(changes, names, "argument of Retention")
+    if lcr_weight is not None:
+        check_number(lcr_weight, "lcr_weight", low=0)
+        changes = {**changes, "weight": lcr_weight}
+    if not isinstance(variant, LcrVariant):
+        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
+    return variant.replace(**changes)
+
+
+def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
+    """Return a floating-point tensor as `dtype`, and anything else unchanged."""
+    return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+def _is_fully_copied(module: nn.Module) -> bool:
+    """Return whether the copy of a network has all its submodules. They are missing while the copy is under way."""
+    children = vars(module).get("_modules")
+    return children is not None and all(_is_fully_copied(child) for child in children.values() if child is not None)
+
+
+def _unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
+    return list(dict.fromkeys(port for span in spans for port in span))
+
+
+def _detach_pairs(maps: CapturedMaps, spans: Sequence[Span]) -> list[Pair]:
+    return [(maps.real[front].detach(), maps.real[back].detach()) for front, back in spans]
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """Return the network inside the wrappers of torch.compile and DistributedDataParallel."""
+    if isinstance(model, nn.DataParallel):
+        raise InputError(
+            "Retention does not support DataParallel, whose replicas share one set of hooks; "
+            "use DistributedDataParallel"
+        )
+    for kind, inner in (("OptimizedModule", "_orig_mod"), ("DistributedDataParallel", "module")):
+        if type(model).__name__ == kind:
+            return _unwrap(getattr(model, inner))
+    return model

@@ -1,0 +1,1 @@
+"""Building blocks of binary networks: layers, methods, models, GPU kernels."""

@@ -1,0 +1,27 @@
+"""ReActNet: a learned shift per channel before the sign (Liu et al. 2020). Its RPReLU is part of the network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lcrbnn.nn import functional as ops
+from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor
+from lcrbnn.nn.methods.bireal import BirealWeight
+
+
+class ReactActivation(ActivationBinarizer):
+    """RSign: sign(x + b) with slope 2 - 2|x + b|. b is learned per channel and starts at 0."""
+
+    def __init__(self, channels: int) -> None:
+        """Create one shift per channel."""
+        super().__init__(channels)
+        self.shift = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> BinaryTensor:
+        """Return the signs of the shifted input."""
+        return BinaryTensor(ops.surrogate_sign(self.add_channel_shift(x, self.shift), ops.approx_sign_slope))
+
+
+class ReactWeight(BirealWeight):
+    """The same as Bi-Real's PyTorch code: alpha sign(w), unscaled clipped gradient, start uniform on [0, 0.001)."""

@@ -1,0 +1,163 @@
+"""SQ-BWN and SQ-TWN (Dong et al. 2017): each step quantizes a random part of the filters, at the end all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lcrbnn.errors import InputError
+from lcrbnn.nn import functional as ops
+from lcrbnn.nn.methods.annealing import Schedule
+from lcrbnn.nn.methods.binarizer import (
+    BinaryTensor,
+    WeightBinarizer,
+    broadcast_over_output,
+    broadcast_over_weight,
+    mean_magnitude,
+)
+
+_UINT32_MASK = 0xFFFFFFFF
+
+
+def _mix_bits(x: Tensor) -> Tensor:
+    # The finalizer of MurmurHash3: maps 32 bits to 32 bits, where each output bit depends on all input bits. The int64
+    # products may overflow, but their low 32 bits are exact.
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = ((x ^ (x >> shift)) * factor) & _UINT32_MASK
+    return x ^ (x >> 16)
+
+
+def counter_uniform(seed: Tensor, count: Tensor, size: int) -> Tensor:
+    """Return `size` float32 numbers inside (0, 1) for 0-dimensional int64 tensors `seed` and `count`, on any device."""
+    index = torch.arange(size, device=count.device)
+    state = _mix_bits(
+        _mix_bits(_mix_bits((seed & _UINT32_MASK) + 0x9E3779B9 & _UINT32_MASK) + count & _UINT32_MASK) + index
+        & _UINT32_MASK
+    )
+    return ((state >> 9).float() + 0.5) / 2**23
+
+
+QUANTIZED_FRACTIONS = (0.5, 0.75, 0.875, 1.0)  # fraction of quantized filters in each quarter of training
+
+
+def quantized_fraction_schedule(progress: float) -> float:
+    """Return the fraction of quantized filters at this progress."""
+    return QUANTIZED_FRACTIONS[min(int(progress * len(QUANTIZED_FRACTIONS)), len(QUANTIZED_FRACTIONS) - 1)]
+
+
+class SqWeight(WeightBinarizer):
+    """A layer with quantized and real filters. Each step keeps floor((1 - r) out) filters real. r grows in stages to 1.
+
+    The paper rounds this number. The released code truncates, as here. They differ for widths that are not a multiple
+    of the stages.
+
+    The real filters are drawn by roulette without replacement, with a probability proportional to the error |w - q|_1 /
+    |w|_1. The draw is a function of two counters in buffers, so a captured step draws the same filters as an eager one,
+    and a resumed run the same as an uninterrupted one. The gradient of the hybrid weight passes straight to the latent
+    weight. Each of the four published stages has its own learning-rate schedule. Here they are four quarters of one
+    schedule. In evaluation mode all filters are quantized, also before the last stage.
+    """
+
+    non_binary_reason: str = ""  # see BinaryTensor.non_binary_reason
+    real: Tensor
+    seed: Tensor
+    count: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        """Draw a seed from torch's generator."""
+        super().__init__(weight)
+        self.share = Schedule(quantized_fraction_schedule)
+        self.register_buffer("seed", torch.randint(2**31, ()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("real", torch.zeros(weight.shape[0], dtype=torch.bool))
+
+    def quantize(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the level of each weight (-1, 0 or 1) and the scale of each filter. Both have no gradient."""
+        raise InputError(f"{type(self).__name__} is only a base class: use SqBwnWeight or SqTwnWeight")
+
+    @torch.no_grad()
+    def quantization_error(self, weight: Tensor) -> Tensor:
+        """Return |w - q|_1 / |w|_1 of each filter, (out,)."""
+        levels, scale = self.quantize(weight)
+        distance = (weight - levels * broadcast_over_weight(scale, weight)).abs().flatten(1).sum(1)
+        return distance / weight.abs().flatten(1).sum(1).clamp_min(1e-12)
+
+    @torch.no_grad()
+    def draw_real_filters(self, weight: Tensor) -> None:
+        """Draw the filters that stay real in the next step."""
+        num_real = torch.floor((1 - self.share.value) * weight.shape[0])
+        # Gumbel top-k: the filters with the largest log(error) + Gumbel noise are distributed like a draw without
+        # replacement with probabilities proportional to the errors.
+        noise = -torch.log(-torch.log(counter_uniform(self.seed, self.count, weight.shape[0])))
+        score = torch.log(self.quantization_error(weight).float().clamp_min(1e-12)) + noise
+        self.real.copy_(score.argsort(descending=True).argsort() < num_real)
+
+    @torch.no_grad()
+    def start_epoch(self, weight: Tensor) -> None:
+        """Draw for the first step, because the fraction may have changed."""
+        self.draw_real_filters(weight)
+
+    @torch.no_grad()
+    def project(self, weight: Tensor) -> None:
+        """Draw for the next step."""
+        self.count.add_(1)
+        self.draw_real_filters(weight)
+
+    def forward(self, weight: Tensor) -> BinaryTensor:
+        """Return levels and a scale per filter. In training, real filters are included, divided by their scale."""
+        levels, scale = self.quantize(weight.detach())
+        weight_scale = broadcast_over_weight(scale.clamp_min(1e-12), weight)
+        training_weight, reason = levels, self.non_binary_reason
+        if self.training:
+            training_weight = torch.where(
+                broadcast_over_weight(self.real, weight), weight.detach() / weight_scale, levels
+            )
+            reason = "in training some of its filters are real"
+        return BinaryTensor(
+            _StraightThrough.apply(weight, training_weight, 1 / weight_scale),
+            broadcast_over_output(scale.clamp_min(1e-12), weight),
+            non_binary_reason=reason,
+        )
+
+
+class _StraightThrough(torch.autograd.Function):
+    # Returns `quantized`, with the gradient of `weight * factor`.
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, quantized: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return quantized.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (factor,) = ctx.saved_tensors
+        return grad * factor, None, None
+
+
+class SqBwnWeight(SqWeight):
+    """alpha sign(w), where alpha is the mean |w| of the filter."""
+
+    def quantize(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the signs and the mean magnitudes."""
+        return ops.sign(weight), mean_magnitude(weight)
+
+
+class SqTwnWeight(SqWeight):
+    """alpha sign(w) where |w| > delta, and 0 elsewhere. delta is 0.7 mean |w - mean| of the layer (released code).
+
+    alpha is the mean |w| above delta, per filter. For a filter without such weights alpha has no effect, because its
+    levels are 0 (it is 1 here and 0 in the released code). Three levels cannot be exported as 1 bit.
+    """
+
+    bits = 2
+    non_binary_reason = "its weights have three levels, and the format has two"
+
+    def quantize(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the levels -1, 0 or 1, and the mean magnitude of the weights that are not 0."""
+        axes = tuple(range(1, weight.dim()))
+        delta = 0.7 * (weight - weight.mean()).abs().mean()
+        is_nonzero = (weight.abs() > delta).to(weight.dtype)
+        num_nonzero = is_nonzero.sum(axes)
+        alpha = torch.where(num_nonzero > 0, (weight.abs() * is_nonzero).sum(axes) / num_nonzero.clamp_min(1), 1.0)
+        return ops.sign(weight) * is_nonzero, alpha

@@ -1,0 +1,93 @@
+"""Residual networks from a configuration of depths, widths, block, activation, shortcut, stem and head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from lcrbnn.nn.layers import BinaryLayer
+from lcrbnn.nn.methods.binarizer import Method
+from lcrbnn.nn.models.blocks import ACTIVATIONS, BLOCKS
+from lcrbnn.nn.models.network import Network, make_convolution
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """The structure of a residual network. The text fields are keys of the tables named in the comments."""
+
+    depths: tuple[int, ...]  # blocks per stage
+    widths: tuple[int, ...]  # channels per stage
+    block: str  # key of BLOCKS
+    activation: str  # key of ACTIVATIONS
+    shortcut: str  # key of SHORTCUTS
+    stem: str  # key of STEMS
+    head: str  # key of HEADS
+    use_kaiming_init: bool  # kaiming_normal_ (fan_in) on convolutions and classifier; otherwise PyTorch's own start
+
+
+def _make_conv3_stem(cin: int, cout: int) -> list[nn.Module]:
+    return [make_convolution(cin, cout, 3, 1, None), nn.BatchNorm2d(cout)]
+
+
+def _make_conv7_stem(cin: int, cout: int) -> list[nn.Module]:
+    return [nn.Conv2d(cin, cout, 7, 2, 3, bias=False), nn.BatchNorm2d(cout)]
+
+
+STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
+    "conv3": lambda cin, cout, act: _make_conv3_stem(cin, cout),
+    "conv3-act": lambda cin, cout, act: [*_make_conv3_stem(cin, cout), ACTIVATIONS[act](cout)],
+    "conv3-relu": lambda cin, cout, act: [
+        *_make_conv3_stem(cin, cout),
+        nn.ReLU(),
+    ],  # SiMaN: blocks have PReLU, the stem has not
+    "conv7-pool": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 2, 1)],
+    "conv7-act-pool": lambda cin, cout, act: [
+        *_make_conv7_stem(cin, cout),
+        ACTIVATIONS[act](cout),
+        nn.MaxPool2d(3, 2, 1),
+    ],
+    # For 64x64 images. With a pool of stride 1, the stages have feature maps of 32, 16, 8 and 4 pixels.
+    "conv7-pool-1": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 1, 1)],
+    "conv7-act-pool-1": lambda cin, cout, act: [
+        *_make_conv7_stem(cin, cout),
+        ACTIVATIONS[act](cout),
+        nn.MaxPool2d(3, 1, 1),
+    ],
+}
+
+HEADS: dict[str, Callable[[int, int], nn.Module]] = {
+    "linear": nn.Linear,  # Bi-Real, ReActNet
+    "norm": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)),  # IR-Net, RBNN, LCR
+    "norm-relu": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.ReLU(), nn.Linear(cin, classes)),
+}
+
+
+def build_resnet(config: ResNetConfig, method: Method | None, num_classes: int, in_channels: int) -> Network:
+    """Return a newly initialized network with this configuration."""
+    # Networks with no activation except the sign need one if activations are real. Bi-Real uses ReLU there.
+    has_binary_activations = method is not None and method.activation_bits < 32
+    activation = "relu" if config.activation == "none" and not has_binary_activations else config.activation
+    stages, cin = [], config.widths[0]
+    for i, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
+        blocks = []
+        for j in range(depth):
+            stride = 2 if i > 0 and j == 0 else 1
+            blocks.append(BLOCKS[config.block](cin, width, stride, method, activation, config.shortcut))
+            cin = width
+        stages.append(nn.Sequential(*blocks))
+    stem = nn.Sequential(*STEMS[config.stem](in_channels, config.widths[0], activation))
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net = Network(stem, stages, pool, HEADS[config.head](cin, num_classes))
+    if config.use_kaiming_init:
+        _initialize_kaiming(net)
+    return net
+
+
+def _initialize_kaiming(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, BinaryLayer):
+            module.initialize_weight()

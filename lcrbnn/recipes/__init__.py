@@ -1,0 +1,1 @@
+"""Recipes (TOML files with training settings) and the functions that read them."""

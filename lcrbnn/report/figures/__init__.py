@@ -1,0 +1,1 @@
+"""Figures drawn with matplotlib: training curves, layers, methods."""

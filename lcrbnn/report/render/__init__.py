@@ -1,0 +1,1 @@
+"""Turns report elements into HTML, Markdown and SVG."""

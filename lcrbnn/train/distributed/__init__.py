@@ -1,0 +1,1 @@
+"""Training with several processes: collective calls, gradient all-reduce, synchronized batch norm."""

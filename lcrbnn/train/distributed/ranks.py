@@ -1,0 +1,277 @@
+"""The processes of one distributed run: rank and size, collective calls, and the interval between synchronizations."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lcrbnn.device import find_device
+from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed
+
+T = TypeVar("T")
+
+LAUNCHER_POLL_S = 1.0  # between two checks that torchrun is still running
+SHUTDOWN_TIMEOUT_S = 60.0  # for the last checkpoint after torchrun has ended
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
+
+
+class ProcessLost(RunFailed):
+    """Another process of the run has ended or does not respond."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of one run and the rank of this one. Without a launcher there is one, and calls do nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # among the processes on this machine: the index of its GPU
+    is_launched: bool = False
+    host_group: Any = None  # process group for messages between CPUs
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this process is rank 0, which writes files and prints."""
+        return self.rank == 0
+
+    def all_reduce_sum(self, x: Tensor) -> Tensor:
+        """Sum a tensor over all processes in place and return it. On a GPU the call does not wait for the result."""
+        if self.is_launched:
+            with explain_lost_connection():
+                dist.all_reduce(x)
+        return x
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Replace a tensor by that of rank 0 and return it."""
+        if self.is_launched:
+            with explain_lost_connection():
+                dist.broadcast(x, 0)
+        return x
+
+    def all_reduce_max(self, *numbers: int) -> list[int]:
+        """Return the maximum of each number over all processes."""
+        if self.size == 1:
+            return list(numbers)
+        table = torch.tensor(numbers)
+        with explain_lost_connection():
+            dist.all_reduce(table, dist.ReduceOp.MAX, group=self.host_group)
+        return table.tolist()
+
+    def broadcast_object(self, value: T) -> T:
+        """Return the value of rank 0."""
+        if self.size == 1:
+            return value
+        box: list[Any] = [value if self.is_first else None]
+        with explain_lost_connection():
+            dist.broadcast_object_list(box, 0, group=self.host_group)
+        return box[0]
+
+    def all_gather_object(self, value: T) -> list[T]:
+        """Return the values of all processes, in order of rank."""
+        if self.size == 1:
+            return [value]
+        box: list[Any] = [None] * self.size
+        with explain_lost_connection():
+            dist.all_gather_object(box, value, group=self.host_group)
+        return box
+
+    def run_on_rank0(self, work: Callable[[], T]) -> T:
+        """Call a function on rank 0 and return its result on all processes.
+
+        If it raises InputError or RunFailed, rank 0 raises the error and the others raise ErrorOnOtherRank, so that the
+        error is printed once.
+        """
+        if self.size == 1:
+            return work()
+        if not self.is_first:
+            value, code = self.broadcast_object((None, 0))
+            if code:
+                raise ErrorOnOtherRank(code)
+            return value  # type: ignore[return-value]  # without an error it is the value of rank 0
+        try:
+            value = work()
+        except (InputError, RunFailed) as error:
+            self.broadcast_object((None, 2 if isinstance(error, InputError) else 1))
+            raise
+        self.broadcast_object((value, 0))
+        return value
+
+    def run_on_all_ranks(self, work: Callable[[], T]) -> T:
+        """Call a function on each process and return its result there.
+
+        If it raises InputError or RunFailed on any process, all processes raise. Rank 0 raises the error of the first
+        such process and names its rank.
+        """
+        if self.size == 1:
+            return work()
+        value: T | None = None
+        own_error: tuple[int, str] | None = None  # exit code and message
+        try:
+            value = work()
+        except (InputError, RunFailed) as error:
+            own_error = (2 if isinstance(error, InputError) else 1, str(error))
+        errors = [(rank, *error) for rank, error in enumerate(self.all_gather_object(own_error)) if error is not None]
+        if not errors:
+            return value  # type: ignore[return-value]  # without an error it is set
+        rank, code, message = errors[0]
+        if not self.is_first:
+            raise ErrorOnOtherRank(code)
+        message = message if rank == 0 else f"rank {rank}: {message}"
+        raise InputError(message) if code == 2 else RunFailed(message)
+
+    def check_same(self, value: str, description: str) -> None:
+        """Raise RunFailed on all processes unless each of them has the same value."""
+        values = self.all_gather_object(value)
+        different_ranks = [rank for rank, rank_value in enumerate(values) if rank_value != values[0]]
+        if different_ranks:
+            more = f" and {len(different_ranks) - 1} more" if len(different_ranks) > 1 else ""
+            raise RunFailed(
+                f"the processes differ in {description}: rank {different_ranks[0]}{more} from rank 0; all of them need "
+                "the same code, data and libraries"
+            )
+
+
+SINGLE_PROCESS = Ranks()
+
+
+def is_launched() -> bool:
+    """Return whether torchrun started this process."""
+    return all(os.environ.get(name) for name in LAUNCHER_VARIABLES)
+
+
+@contextmanager
+def join_process_group(device: str, timeout_s: float) -> Iterator[Ranks]:
+    """Inside, this process is connected to the others of its run. A message that takes longer ends the run."""
+    if not is_launched():
+        yield SINGLE_PROCESS
+        return
+    rank, size, local_rank = (read_launcher_variable(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if rank >= size:
+        raise InputError(f"RANK must be less than WORLD_SIZE, {size}; got {rank}")
+    if os.environ.get("TORCHELASTIC_RUN_ID"):
+        threading.Thread(target=_stop_when_launcher_ends, args=(os.getppid(),), daemon=True).start()
+    cuda = find_device(device).type == "cuda"
+    if cuda:
+        if local_rank >= torch.cuda.device_count():
+            raise InputError(
+                f"this machine has {torch.cuda.device_count()} GPUs, and process {local_rank} (counted from 0) "
+                "needs one of its own: start fewer with torchrun --nproc-per-node"
+            )
+        torch.cuda.set_device(local_rank)
+    timeout = timedelta(seconds=timeout_s)
+    with explain_lost_connection():
+        store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+        store.set_timeout(timeout)
+        store = dist.PrefixStore(_agree_on_start_name(store, rank, size, timeout_s), store)
+        backend = "nccl" if cuda else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        host_group = dist.new_group(backend="gloo", timeout=timeout) if cuda else dist.group.WORLD
+    ranks = Ranks(rank, size, local_rank, True, host_group)
+    yield ranks
+    # Wait until all processes are done. After an error this is skipped, because the others may have ended.
+    ranks.all_reduce_max(0)
+    dist.destroy_process_group()
+
+
+def _stop_when_launcher_ends(launcher_pid: int) -> None:
+    """Wait until torchrun has ended, then stop this process like SIGTERM, with a checkpoint. Exit after the timeout."""
+    while os.getppid() == launcher_pid:
+        time.sleep(LAUNCHER_POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(SHUTDOWN_TIMEOUT_S)
+    os._exit(128 + signal.SIGTERM)
+
+
+@contextmanager
+def explain_lost_connection() -> Iterator[None]:
+    """Inside, a failed message to another process raises ProcessLost."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ProcessLost(f"another process of this run has ended or cannot be reached ({reason[:160]})") from None
+
+
+def read_launcher_variable(name: str, default: str = "0") -> int:
+    """Return a number that torchrun has set in the environment."""
+    text = os.environ.get(name, default)
+    if not text.isdecimal():
+        raise InputError(f"the environment variable {name} must be a number; got {text!r}")
+    return int(text)
+
+
+def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> str:
+    """Return a name for this start of the run: the same on all processes, and different from all earlier starts.
+
+    After a restart the launcher's store still contains the entries of the dead processes, and each machine counts its
+    restarts separately. So rank 0 makes up a name. Each other process asks for it with a random token, so that it never
+    reads an answer to a dead process.
+    """
+    if rank > 0:
+        token = uuid.uuid4().hex
+        store.set(f"lcrbnn/ask/{rank}", token)
+        name = store.get(f"lcrbnn/answer/{token}").decode()
+        store.set(f"lcrbnn/heard/{name}/{rank}", "")
+        return name
+    name = uuid.uuid4().hex
+    missing_ranks, deadline = set(range(1, size)), time.monotonic() + timeout_s
+    while missing_ranks:
+        for other_rank in sorted(missing_ranks):
+            if store.check([f"lcrbnn/heard/{name}/{other_rank}"]):
+                missing_ranks.remove(other_rank)
+            elif store.check([f"lcrbnn/ask/{other_rank}"]):
+                # This may be the token of a dead process. Then the living one replaces it and gets the next answer.
+                token = store.get(f"lcrbnn/ask/{other_rank}").decode()
+                store.set(f"lcrbnn/answer/{token}", name)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(missing_ranks)} of {size} processes did not connect within {timeout_s:g} s")
+        time.sleep(0.01)
+    return name
+
+
+SYNC_INTERVAL_S = 0.25  # between two synchronizations
+MIN_INTERVAL_PER_SYNC = 20  # times the duration of a synchronization, which therefore costs under 5 %
+
+
+class SyncInterval:
+    """Chooses the steps after which all processes synchronize, so that they agree on signals and checkpoints.
+
+    Each process proposes the number of steps to the next synchronization. The current one exchanges the maximum, so all
+    processes use the same number.
+    """
+
+    def __init__(self, ranks: Ranks, *, every_step: bool) -> None:
+        """Synchronize first after step 1. With `every_step`, or in a single process, after each step."""
+        self.ranks, self.every_step = ranks, every_step or ranks.size == 1
+        self.interval_steps = 1
+        self._next_sync_step, self._last_sync_time = 0, time.monotonic()
+        self._last_sync_step: int | None = None
+
+    def is_due(self, steps_done: int) -> bool:
+        """Return whether to synchronize after this number of steps."""
+        return steps_done >= self._next_sync_step
+
+    def synchronize(self, steps_done: int, *numbers: int) -> list[int]:
+        """Return the maximum of each number over all processes, and choose the next synchronization."""
+        start = time.monotonic()
+        *maxima, self.interval_steps = self.ranks.all_reduce_max(*numbers, self.interval_steps)
+        self._next_sync_step, end = steps_done + self.interval_steps, time.monotonic()
+        if not self.every_step and self._last_sync_step is not None and steps_done > self._last_sync_step:
+            steps_per_s = (steps_done - self._last_sync_step) / max(start - self._last_sync_time, 1e-6)
+            interval_s = max(SYNC_INTERVAL_S, MIN_INTERVAL_PER_SYNC * (end - start))
+            self.interval_steps = math.ceil(steps_per_s * interval_s)  # the proposal for the next synchronization
+        self._last_sync_step, self._last_sync_time = steps_done, end
+        return maxima

@@ -1,0 +1,1 @@
+"""The compiled training step and its fused modules."""

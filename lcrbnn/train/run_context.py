@@ -1,0 +1,95 @@
+"""The fixed parts of a training run (RunContext) and its progress (RunState)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from lcrbnn.runs.run_folder import RunFolder
+from lcrbnn.train.distributed.ranks import Ranks
+from lcrbnn.train.setup.build import TrainingParts
+from lcrbnn.train.setup.dataset import RunSplits
+from lcrbnn.train.setup.options import RunOptions
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.validation import LcrMeasurement
+
+
+class TrainingStep(Protocol):
+    """Runs the steps of an epoch in order: EagerStep or CompiledStep."""
+
+    record_name: str  # written into checkpoints and records
+    steps_per_epoch: int
+    sums: torch.Tensor  # SUM_NAMES, added up over the epoch
+    is_captured: bool  # whether a step is a CUDA graph
+
+    def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
+        """Prepare the steps of an epoch from `first_step` on, with this lambda at the end of its warm-up."""
+
+    def run_step(self) -> None:
+        """Run the next step of the epoch."""
+
+    def check_finite(self) -> None:
+        """Wait until all steps have run. Raise NonFiniteError if one of them met a non-finite value."""
+
+    def measure_lcr(self) -> LcrMeasurement | None:
+        """Measure LCR with the compiled step, or None if validation.measure_lcr has to do it."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunContext:
+    """The parts of a training run that stay the same while it trains."""
+
+    spec: TrainSpec
+    options: RunOptions
+    folder: RunFolder
+    parts: TrainingParts
+    splits: RunSplits
+    step: TrainingStep
+    label: str = ""  # printed before each line about this run if several runs train in parallel
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train this run together."""
+        return self.options.ranks
+
+    @property
+    def device(self) -> torch.device:
+        """The device that trains this run."""
+        return self.splits.train.labels.device
+
+    @property
+    def line_prefix(self) -> str:
+        """The label and two spaces, or nothing."""
+        return f"{self.label}  " if self.label else ""
+
+    def describe_step(self) -> str:
+        """Return which kind of step trains this run, and on what.
+
+        Checkpoints and records contain this text. The last bits of a result depend on nothing else.
+        """
+        if self.device.type == "cpu":
+            processor = f"{torch.get_num_threads()} threads"
+        else:
+            processor = torch.cuda.get_device_name(self.device)
+        processes = f"{self.ranks.size} x " if self.ranks.size > 1 else ""
+        return f"{self.step.record_name} on {processes}{processor}"
+
+
+@dataclass
+class RunState:
+    """The progress of a run: the next step to train, and the other values that a checkpoint stores besides arrays.
+
+    At step 0 the epoch has not begun. After the last step, the epoch has not been validated and logged yet.
+    """
+
+    full_lcr_weight: float  # lambda at the end of its warm-up
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0  # spent on this epoch before the run was interrupted
+    saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint
+
+    def count_steps(self, steps_per_epoch: int) -> int:
+        """Return the number of steps since the beginning of the run."""
+        return self.epoch * steps_per_epoch + self.step

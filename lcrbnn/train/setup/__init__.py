@@ -1,0 +1,1 @@
+"""From a training spec to validated settings, images, network and optimizer."""

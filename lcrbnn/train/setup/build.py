@@ -1,0 +1,115 @@
+"""Builds the parts of a training run from its spec: network, teacher, LCR loss, optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lcrbnn.errors import InputError
+from lcrbnn.lcr.retention import Retention
+from lcrbnn.nn.models.network import Network
+from lcrbnn.runs.run_folder import RunFolder
+from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
+from lcrbnn.train.distributed.sync_batch_norm import convert_sync_batch_norm
+from lcrbnn.train.setup.build_network import build_lcr_variant, build_network, convert_to_float64, is_lcr_active
+from lcrbnn.train.setup.dataset import find_dataset
+from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER, load_network, resolve_run
+from lcrbnn.train.setup.optimizers import build_optimizer, find_latent_weights
+from lcrbnn.train.setup.spec import TrainSpec
+from lcrbnn.train.setup.validate import check_referenced_runs, validate_spec
+from lcrbnn.train.state import module_to_arrays, restore_module, to_array
+
+
+class TrainingParts(NamedTuple):
+    """The objects that a training step uses."""
+
+    model: Network
+    teacher: Network | None
+    teacher_digest: str | None  # SHA-256 of the teacher's checkpoint: a run is only resumed with the same teacher
+    retention: Retention | None
+    optimizer: torch.optim.Optimizer
+    parameter_names: dict[Tensor, str]  # every trained parameter, with its name in checkpoints
+
+
+def build_training_parts(
+    spec: TrainSpec,
+    device: torch.device,
+    *,
+    fused: bool = False,
+    ranks: Ranks = SINGLE_PROCESS,
+    runs_folder: Path = DEFAULT_RUNS_FOLDER,
+) -> TrainingParts:
+    """Build the parts of a run. The initialization of the network depends only on the seed.
+
+    A `fused` optimizer reads its learning rate from the device, which a captured step needs. `runs_folder` contains the
+    runs that the spec names as study:PLAN/VARIANT/seed-N.
+    """
+    check_referenced_runs(spec, runs_folder)
+    validate_spec(spec)
+    model = build_network(spec)
+    if spec.init_from:
+        _initialize_from_run(spec, model, resolve_run(spec.init_from, runs_folder))
+    model = model.to(device)
+    if ranks.is_launched and spec.batch_norm == "sync":
+        convert_sync_batch_norm(model)
+    teacher, digest = (
+        (None, None) if not spec.teacher else _load_teacher(spec, device, resolve_run(spec.teacher, runs_folder))
+    )
+    retention = _build_retention(spec, model, teacher)
+    names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
+    if retention is not None:
+        names |= {p: f"retention/{n}" for n, p in retention.named_parameters()}
+    return TrainingParts(model, teacher, digest, retention, build_optimizer(spec, model, names, fused), names)
+
+
+def _build_retention(spec: TrainSpec, model: Network, teacher: Network | None) -> Retention | None:
+    """Return the LCR loss of a run, or None if it trains without."""
+    variant = build_lcr_variant(spec)
+    if not is_lcr_active(variant):  # then a variant that does not suit the network is no error
+        return None
+    reference = teacher if variant.reference == "teacher" else None
+    # The training step detects an overflow itself, at the same step on all processes.
+    return Retention(model, variant, teacher=reference, seed=spec.seed, check_overflow=False)
+
+
+def _check_validation_images_unseen(spec: TrainSpec, other_spec: TrainSpec, other_run: str) -> None:
+    """Raise InputError if the other run was trained on the validation images of this run."""
+    if spec.train_split != "train+valid" and other_spec.train_split == "train+valid":
+        raise InputError(
+            f"{other_run} was trained on all training images, which include the validation images of this run: train "
+            "that run with train_split train, or this run with train_split train+valid"
+        )
+
+
+def _initialize_from_run(spec: TrainSpec, model: Network, folder: RunFolder) -> None:
+    """Copy the weights of a finished run into a new network."""
+    other_spec, other_model, _ = load_network(folder)
+    _check_validation_images_unseen(spec, other_spec, f"the run in {folder.path}")
+    if (other_spec.dataset, other_spec.model) != (spec.dataset, spec.model):
+        raise InputError(
+            f"the run in {folder.path} trains {other_spec.model} on {other_spec.dataset}, and this run trains "
+            f"{spec.model} on {spec.dataset}"
+        )
+    latent_weights = find_latent_weights(model) if spec.init_parameters == "non-latent" else set()
+    kept_arrays = {f"model/{name}": to_array(p) for name, p in model.named_parameters() if p in latent_weights}
+    arrays = module_to_arrays(other_model, "model") | kept_arrays
+    restore_module(model, "model", arrays, f"the run in {folder.path}")
+
+
+def _load_teacher(spec: TrainSpec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
+    """Return the network of the teacher, frozen, and the SHA-256 of its checkpoint."""
+    teacher_spec, model, digest = load_network(folder)
+    if teacher_spec.dataset != spec.dataset:
+        raise InputError(
+            f"the teacher in {folder.path} was trained on {teacher_spec.dataset}, and this run trains on {spec.dataset}"
+        )
+    teacher_classes, num_classes = find_dataset(teacher_spec).num_classes, find_dataset(spec).num_classes
+    if teacher_classes != num_classes:
+        raise InputError(f"the teacher in {folder.path} has {teacher_classes} classes, and this run has {num_classes}")
+    _check_validation_images_unseen(spec, teacher_spec, f"the teacher in {folder.path}")
+    if spec.precision == "float64" != teacher_spec.precision:
+        convert_to_float64(model)  # LCR compares its activations with those of the network
+    return model.to(device).eval().requires_grad_(False), digest

@@ -1,0 +1,56 @@
+"""RunOptions: settings of a run that do not change its outcome, such as device, folders and checkpoint interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from lcrbnn.data.datasets import default_data_folder
+from lcrbnn.data.loading.worker_pool import WORKER_TIMEOUT_S
+from lcrbnn.device import find_device
+from lcrbnn.errors import lookup
+from lcrbnn.runs.old_names import RUN_OPTION_VALUES, reject_old_values
+from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
+from lcrbnn.train.setup.dataset import DataAccess
+from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER
+
+# Whether the steps are compiled, by step mode and device.
+STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
+    "auto": lambda device: device.type == "cuda",
+    "eager": lambda device: False,
+    "compiled": lambda device: True,
+}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is executed. The options do not change its outcome, except for the last bits of sums."""
+
+    device: str = "auto"  # auto, cpu or cuda
+    data_folder: Path = field(default_factory=default_data_folder)
+    checkpoint_interval_s: float = 30.0  # 0 = after every step
+    tensorboard: bool = False  # whether event files for TensorBoard are written
+    step_mode: str = "auto"  # one of STEP_MODES
+    workers: int = -1  # processes that read image files; -1 = one per CPU core, minus one
+    cache_images: str = "auto"  # whether decoded images are kept on the device, one of CACHE_MODES
+    worker_timeout_s: float = WORKER_TIMEOUT_S  # without a response from a worker for this time, the run is aborted
+    ranks: Ranks = SINGLE_PROCESS  # the processes of a distributed run
+    runs_folder: Path = DEFAULT_RUNS_FOLDER  # where references study:PLAN/VARIANT are looked up
+    compile_workers: int = 0  # processes that compile the steps of later runs of a study in advance
+
+    def __post_init__(self) -> None:
+        """Raise InputError with the new name if an option has an old value. Other checks run at its first use."""
+        reject_old_values(self.__dict__, RUN_OPTION_VALUES)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the steps are compiled on this device."""
+        return lookup(STEP_MODES, self.step_mode, "step mode")(find_device(self.device))
+
+    @property
+    def data_access(self) -> DataAccess:
+        """The options for reading image files."""
+        return DataAccess(self.data_folder, self.workers, self.cache_images, self.worker_timeout_s)

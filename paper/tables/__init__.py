@@ -1,0 +1,1 @@
+"""The paper's tables: their specification, their runs, and their rendering."""

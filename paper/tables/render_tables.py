@@ -1,0 +1,198 @@
+"""Renders the tables from their records as Markdown: the paper's value, ours with its interval, the difference."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lcrbnn.evaluation.table_cells import (
+    NO_VALUE,
+    NOT_RUN,
+    compare_with_zero,
+    format_interval,
+    format_markdown_table,
+    format_std,
+    use_minus_sign,
+)
+from paper.tables.gains import compute_all_gains, compute_gains, find_paper_gain, render_gains
+from paper.tables.layer_tables import render_layer_tables
+from paper.tables.method_comparison import ABOUT_COMPARISON, render_comparison
+from paper.tables.table_spec import (
+    PaperTable,
+    PaperTables,
+    TableRow,
+    TableVariant,
+    format_gradient_ratio,
+    mark_fault,
+    read_table_spec,
+    read_top1,
+)
+
+PAPER_FOLDER = Path(__file__).parents[1]
+TABLE_SPEC = PAPER_FOLDER / "tables.toml"
+RESULTS_DOCUMENT = PAPER_FOLDER / "docs" / "results.md"
+
+COLUMNS = (
+    "",
+    "runs",
+    "paper",
+    "ours (sd)",
+    "95 %",
+    "ours − paper",
+    "gain",
+    "95 %",
+    "detectable",
+    "paper's gain",
+    "gradient ratio",
+)
+TOP5_COLUMN = "top-5 (sd)"
+
+INTRODUCTION = """# Results: the paper's CIFAR-10 tables, and Tiny-ImageNet
+
+`python -m paper update` writes this page from the table spec `paper/tables.toml` and from the records of the runs, and
+`python -m paper check` compares the two. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000
+training images, the last epoch, and all 10,000 test images, evaluated once. A seed fixes initialization, data order and
+augmentation. A title states the number of epochs if there are fewer. Tiny-ImageNet follows the protocol of ImageNet
+with a shorter schedule: 60 epochs, all 100,000 training images, and the 10,000 images of val as test images.
+
+Values are percentages of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of
+the mean (Student's t). *gain*: mean difference to the baseline (λ = 0), paired by seed, with its 95 % interval.
+*detectable*: the smallest true gain that this number of pairs detects with a probability of 80 %. *gradient ratio*:
+norm of the LCR gradient divided by that of the task loss after the last epoch. Below .01 the run does not count as a
+run with LCR. A dash means that the paper has no value there, or that a single run gives no interval. The paper's values
+are those that it prints.
+
+† The GPU kernel of these runs was faulty. Power iteration starts from v_0 and takes n steps (5 by default), and L_Lip
+needs the last two vectors, v_n and v_{n−1}. The kernel returned v_0 in place of v_{n−1}, so the value and the gradient
+of L_Lip were wrong. The fault was in the package from 2026-11-15 to 2026-11-18 (a record with `lcr_revision` 2 or later
+does not have it). It changed every run that was trained with LCR on a GPU, and every ratio σ_B/σ_F that was measured
+during such a training. Runs without LCR and runs on a CPU are correct. The marked rows describe the networks that were
+trained; they say little about LCR until they are repeated with the corrected kernel.
+"""
+
+GAINS_SECTION = """## Gains from LCR in all studies
+
+Every variant with LCR and at least two pairs of runs, in the order of the tables below. A gain is bold if its interval
+excludes 0. [Figure](gains.svg) (`lcrbnn reproduce --gains-figure paper/docs/gains.svg`).
+"""
+
+
+def render_document(paper_tables: PaperTables) -> str:
+    """Return the whole document."""
+    return "\n".join(_render_sections(paper_tables))
+
+
+def _render_sections(paper_tables: PaperTables) -> Iterator[str]:
+    tables = paper_tables.tables.values()
+    yield INTRODUCTION
+    if any(table.pairs for table in tables):
+        yield ABOUT_COMPARISON
+    if gains := compute_all_gains(paper_tables):
+        yield f"{GAINS_SECTION}\n{render_gains(gains)}\n"
+    for table in tables:
+        yield f"## {table.title}\n\n{describe_table(table)}\n\n{render_table(paper_tables, table)}\n"
+    yield from render_layer_tables(paper_tables)
+
+
+def render_committed_results() -> str:
+    """Return paper/docs/results.md as the committed records give it."""
+    return render_document(read_table_spec(TABLE_SPEC))
+
+
+def find_stale_tables() -> list[str]:
+    """Return one sentence per section of paper/docs/results.md that differs from the committed records."""
+    return compare_sections(render_committed_results(), RESULTS_DOCUMENT.read_text(encoding="utf-8"))
+
+
+def compare_sections(expected: str, actual: str) -> list[str]:
+    """Return one sentence per section that two versions of paper/docs/results.md do not share."""
+    expected_sections, actual_sections = _split_sections(expected), _split_sections(actual)
+    titles = [t for t in expected_sections | actual_sections if expected_sections.get(t) != actual_sections.get(t)]
+    return [f"paper/docs/results.md: the section {title!r} is out of date" for title in titles]
+
+
+def _split_sections(text: str) -> dict[str, str]:
+    first, *sections = ("\n" + text).split("\n## ")
+    return {"introduction": first} | {section.partition("\n")[0]: section for section in sections}
+
+
+def describe_table(table: PaperTable) -> str:
+    """Return where the paper has a table, and the command that reproduces it."""
+    return f"The paper: {table.source}. Here: `lcrbnn reproduce {table.name}`."
+
+
+def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
+    """Return a table as Markdown. Rows without a record contain "not run"."""
+    if table.pairs:
+        return render_comparison(paper_tables, table)
+    cells = [_format_row(paper_tables, table, row) for row in table.rows]
+    if not table.show_top5:
+        return format_markdown_table(COLUMNS, cells)
+    rows = [[*row_cells, _format_top5(paper_tables, row)] for row_cells, row in zip(cells, table.rows, strict=True)]
+    return format_markdown_table((*COLUMNS, TOP5_COLUMN), rows)
+
+
+class TableProgress(NamedTuple):
+    """How many rows and runs of a table are finished."""
+
+    finished_rows: int  # rows all of whose runs are finished
+    num_rows: int
+    finished_runs: int
+    num_runs: int
+
+
+def count_finished(paper_tables: PaperTables, table: PaperTable) -> TableProgress:
+    """Count the rows and runs of a table that have test results."""
+    num_seeds = paper_tables.count_seeds(table)
+    num_finished = {variant: len(paper_tables.read_runs(variant, seeds)) for variant, seeds in num_seeds.items()}
+    finished_rows = sum(
+        all(num_finished[variant] >= row.num_seeds for variant in _list_shown_variants(row)) for row in table.rows
+    )
+    return TableProgress(finished_rows, len(table.rows), sum(num_finished.values()), sum(num_seeds.values()))
+
+
+def _list_shown_variants(row: TableRow) -> list[TableVariant]:
+    return [row.variant] if row.minus_gain_of is None else [row.variant, row.minus_gain_of]
+
+
+def _format_row(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> list[str]:
+    sign = "+" if row.minus_gain_of else ""  # a difference of gains has a sign, a percentage has none
+    paper_value = NO_VALUE if row.paper_value is None else f"{row.paper_value:{sign}.1f}"
+    paper_note = f" ({row.paper_note})" if row.paper_note else ""
+    cells = [row.title, NOT_RUN, paper_value + paper_note, *[""] * (len(COLUMNS) - 3)]
+    values = _compute_values(paper_tables, row)
+    if not values:
+        return cells
+    mean = statistics.fmean(values)
+    shown_runs = [paper_tables.read_runs(variant, row.num_seeds) for variant in _list_shown_variants(row)]
+    cells[0] = mark_fault(row.title, *shown_runs)
+    cells[1] = f"{len(values)}" if len(values) == row.num_seeds else f"{len(values)} of {row.num_seeds}"
+    bounds = (-200.0, 200.0) if row.minus_gain_of else (0.0, 100.0)
+    cells[3:5] = f"{mean:{sign}.2f} ({format_std(values)})", format_interval(values, f"{sign}.2f", bounds)
+    cells[5] = NO_VALUE if row.paper_value is None else f"{mean - row.paper_value:+.2f}"
+    if row.variant != paper_tables.get_baseline(row.variant) and row.minus_gain_of is None:
+        differences = list(compute_gains(paper_tables, row.variant, row.num_seeds).values())
+        difference, paper_gain = compare_with_zero(differences), find_paper_gain(paper_tables, table, row)
+        cells[6] = f"{statistics.fmean(differences):+.2f}" if differences else NO_VALUE
+        cells[7] = format_interval(differences, "+.2f")
+        cells[8] = NO_VALUE if difference is None else f"{difference.detectable:.2f}"
+        cells[9] = NO_VALUE if paper_gain is None else f"{paper_gain:+.1f}"
+        cells[10] = format_gradient_ratio(shown_runs[0])
+    return [use_minus_sign(cell) for cell in cells]
+
+
+def _compute_values(paper_tables: PaperTables, row: TableRow) -> list[float]:
+    """Return the values of a row, one per seed."""
+    if row.minus_gain_of is None:
+        return list(read_top1(paper_tables.read_runs(row.variant, row.num_seeds)).values())
+    gains = compute_gains(paper_tables, row.variant, row.num_seeds)
+    other_gains = compute_gains(paper_tables, row.minus_gain_of, row.num_seeds)
+    return [gains[seed] - other_gains[seed] for seed in gains if seed in other_gains]
+
+
+def _format_top5(paper_tables: PaperTables, row: TableRow) -> str:
+    runs = paper_tables.read_runs(row.variant, row.num_seeds)
+    top5 = [record["test_results"][0]["top5"] for record in runs.values()]
+    return f"{statistics.fmean(top5):.2f} ({format_std(top5)})" if top5 else ""
