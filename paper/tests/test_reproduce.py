@@ -446,7 +446,18 @@ def test_the_command_works_in_a_checkout() -> None:
 @pytest.mark.parametrize("arguments", [[], ["real"], ["--help"]], ids=str)
 def test_the_command_of_an_installed_package_names_the_source_tree(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "lcrbnn").symlink_to(ROOT / "lcrbnn")  # a package without paper/ next to it
-    process = run_command(tmp_path, "reproduce", *arguments)
+    program = (  # An editable installation would import the package of the checkout instead.
+        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in type(f).__module__]; "
+        "sys.path.insert(0, '.'); from lcrbnn.cli.main import run; run()"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, "reproduce", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr == (
         "lcrbnn: lcrbnn reproduce needs the source tree: its folder paper/ is not part of the installed package. "
