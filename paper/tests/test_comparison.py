@@ -14,7 +14,8 @@ from paper.tables.method_comparison import LCR_SUFFIX
 from paper.tables.published import PUBLISHED, find_published
 from paper.tables.render_tables import count_finished, render_table
 from paper.tables.table_spec import PaperTables, read_table_spec
-from paper.tests.test_results import COMMITTED, LCR_SETTINGS, ROOT, split_cells, write_run_record
+from paper.tests.test_committed_results import COMMITTED, LCR_SETTINGS
+from paper.tests.test_results import ROOT, split_cells, write_run_record
 
 STUDY = """# Pairs
 recipe = "digits"

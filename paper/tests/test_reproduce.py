@@ -7,8 +7,6 @@ import itertools
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -333,43 +331,6 @@ def test_outside_the_source_tree_the_command_names_the_table_spec(
     assert capsys.readouterr().err == "lcrbnn: the table spec mine.toml cannot be read: No such file or directory\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ('plans_folder = "studies"', "", "plans_folder must be the folder of the plans"),
-        ('source = "Table 0"', "", "source is missing"),
-        ("rows = [", "plans = []\nrows = [", "table small must have either rows or plans"),
-        ("per_layer = true", "per_layer = 1", "per_layer must be of type bool; got 1"),
-        ("per_layer = true", "layer = true", "no part of a table is called 'layer'"),
-        (
-            "num_seeds = 2, paper_value = 60.0",
-            "num_seeds = 0, paper_value = 60.0",
-            "row 1 of table small: num_seeds must be a whole number",
-        ),
-        (
-            "paper_value = 61.5",
-            'paper_value = "61.5"',
-            "row 2 of table small: paper_value must be of type float; got '61.5'",
-        ),
-        (
-            "keep_weights_of_seeds = [1]",
-            "keep_weights_of_seeds = [2]",
-            "row 1 of table small: keep_weights_of_seeds must list some of the seeds; got [2]",
-        ),
-        ('variant = "digits/later"', 'variant = "digits"', "row 3 of table small: variant must be PLAN/VARIANT"),
-        ("rows = [", "rows = [ 3,", "row 1 of table small: a row must be a table; got 3"),
-    ],
-)
-def test_an_invalid_table_spec_is_rejected(old: str, new: str, sentence: str, tmp_path: Path) -> None:
-    assert old in PLAN
-    path = tmp_path / "plan.toml"
-    path.write_text(PLAN.replace(old, new))
-    with pytest.raises(InputError) as refusal:
-        read_table_spec(path)
-    assert str(refusal.value).startswith(f"the table spec {path}: ")
-    assert sentence in str(refusal.value)
-
-
 def test_some_seeds_of_a_table_can_be_trained_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_table_spec(tmp_path)
     arguments = [
@@ -430,36 +391,3 @@ def test_runs_of_several_tables_are_trained_in_parallel(tmp_path: Path, monkeypa
     without = ["digits/none/seed-0", "digits/none/seed-1", "digits/none/seed-2", "other/none/seed-0"]
     with_lcr = ["digits/kept/seed-0", "digits/kept/seed-1", "other/kept/seed-0"]
     assert groups == [without, with_lcr]
-
-
-def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lcrbnn", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
-
-
-def test_the_command_works_in_a_checkout() -> None:
-    process = run_command(ROOT, "reproduce", "real", "--from-records")
-    assert (process.returncode, process.stderr) == (0, "")
-    assert "Here: `lcrbnn reproduce real`." in process.stdout
-
-
-@pytest.mark.parametrize("arguments", [[], ["real"], ["--help"]], ids=str)
-def test_the_command_of_an_installed_package_names_the_source_tree(arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / "lcrbnn").symlink_to(ROOT / "lcrbnn")  # a package without paper/ next to it
-    program = (  # An editable installation would import the package of the checkout instead.
-        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in type(f).__module__]; "
-        "sys.path.insert(0, '.'); from lcrbnn.cli.main import run; run()"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", program, "reproduce", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == (
-        "lcrbnn: lcrbnn reproduce needs the source tree: its folder paper/ is not part of the installed package. "
-        "Clone the repository and run the command there\n"
-    )
