@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from lcrbnn.errors import InputError
+from lcrbnn.evaluation.student_t import student_t_quantile
 
 CONFIDENCE_LEVEL = 0.95  # of the interval
 DETECTION_POWER = 0.8  # probability that the interval of a detectable difference excludes 0
@@ -82,30 +83,3 @@ def _noncentral_t_tail(shift: float, critical_value: float, degrees_of_freedom: 
             * normal.cdf(shift - critical_value * std_ratio)
         )
     return scale * total * MAX_STD_RATIO / NUM_INTEGRATION_STEPS
-
-
-def student_t_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Return the quantile of Student's t distribution for a probability from 0.5 to 1."""
-    low, high = 0.0, 1.0
-    while _student_t_cdf(high, degrees_of_freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        midpoint = (low + high) / 2
-        low, high = (midpoint, high) if _student_t_cdf(midpoint, degrees_of_freedom) < probability else (low, midpoint)
-    return high
-
-
-def _student_t_cdf(t: float, degrees_of_freedom: int) -> float:
-    """Return P(T <= t) for t >= 0, by finite sums for integer degrees of freedom (Abramowitz and Stegun 26.7.3-4)."""
-    angle = math.atan2(t, math.sqrt(degrees_of_freedom))
-    sine, cosine_squared = math.sin(angle), math.cos(angle) ** 2
-    is_odd = degrees_of_freedom % 2 == 1
-    term = math.cos(angle) if is_odd else 1.0
-    total, first_k = (0.0, 2) if is_odd else (1.0, 1)
-    if is_odd and degrees_of_freedom > 1:
-        total = term
-    for k in range(first_k, degrees_of_freedom - 2 + (0 if is_odd else 1), 2):
-        term *= cosine_squared * k / (k + 1)
-        total += term
-    central_probability = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
-    return 0.5 + central_probability / 2

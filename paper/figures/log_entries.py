@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from lcrbnn.evaluation.paired_difference import compare_paired, detectable_difference, student_t_quantile
+from lcrbnn.evaluation.paired_difference import compare_paired, detectable_difference
+from lcrbnn.evaluation.student_t import student_t_quantile
 from paper.figures import Passage
 from paper.figures.record_values import (
     RESULTS,

@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired, student_t_quantile
+from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
+from lcrbnn.evaluation.student_t import student_t_quantile
 from paper.figures import Passage
 from paper.figures.record_values import (
     format_mean_std,

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from lcrbnn.evaluation.mean_difference import (
+    MeanDifference,
+    adjust_holm,
+    compare_welch,
+    correlate_pairs,
+    pool_differences,
+)
 from lcrbnn.evaluation.paired_difference import PairedDifference
 from lcrbnn.evaluation.table_cells import NO_VALUE, compare_with_zero, format_markdown_table, use_minus_sign
-from paper.tables.table_spec import PaperTable, PaperTables, TableRow, TableVariant, mark_fault, read_top1
+from paper.tables.table_spec import (
+    FAULT_MARK,
+    PaperTable,
+    PaperTables,
+    TableRow,
+    TableVariant,
+    has_faulty_run,
+    mark_fault,
+    read_top1,
+)
 
-COLUMNS = ("CIFAR-10 unless stated", "LCR variant", "pairs", "without", "with", "gain, 95 %", "paper's gain")
+COLUMNS = (
+    "CIFAR-10 unless stated",
+    "LCR variant",
+    "pairs",
+    "without",
+    "with",
+    "gain, paired 95 %",
+    "Welch's 95 %",
+    "correlation",
+    "p, Holm",
+    "paper's gain",
+)
+POOL_COLUMNS = ("pooled", "pairs", "networks", "gain, 95 %", "detectable", "paper's gain", "is it inside?")
+SIGNIFICANCE_LEVEL = 0.05
 
 
 class Gain(NamedTuple):
@@ -19,8 +50,26 @@ class Gain(NamedTuple):
     row: str
     difference: PairedDifference
     paper_gain: float | None
-    without: float  # test accuracy in percent, mean over the paired seeds
-    with_lcr: float
+    without: tuple[float, ...]  # test accuracy in percent, one value per paired seed
+    with_lcr: tuple[float, ...]
+    pool: str
+    is_faulty: bool  # whether a run was trained with the faulty kernel
+
+    @property
+    def differences(self) -> list[float]:
+        """The gain of each pair, in percentage points."""
+        return [with_lcr - without for without, with_lcr in zip(self.without, self.with_lcr, strict=True)]
+
+    @property
+    def welch(self) -> MeanDifference:
+        """The gain with the interval for independent runs."""
+        return compare_welch(self.without, self.with_lcr)
+
+    @property
+    def p_value(self) -> float:
+        """The two-sided p-value of the paired comparison."""
+        num_pairs = self.difference.num_pairs
+        return MeanDifference(self.difference.mean, self.difference.std / math.sqrt(num_pairs), num_pairs - 1).p_value
 
 
 def compute_gains(paper_tables: PaperTables, variant: TableVariant, num_seeds: int) -> dict[int, float]:
@@ -51,11 +100,10 @@ def compute_all_gains(paper_tables: PaperTables) -> list[Gain]:
                 continue
             runs = paper_tables.read_runs(row.variant, row.num_seeds)
             baseline_runs = paper_tables.read_baseline_runs(row.variant, row.num_seeds)
-            without, with_lcr = (
-                statistics.fmean(read_top1(side)[seed] for seed in differences) for side in (baseline_runs, runs)
-            )
-            paper_gain = find_paper_gain(paper_tables, table, row)
-            gains.append(Gain(table.title, mark_fault(row.title, runs), difference, paper_gain, without, with_lcr))
+            without, with_lcr = (tuple(read_top1(side)[seed] for seed in differences) for side in (baseline_runs, runs))
+            paper_gain, title = find_paper_gain(paper_tables, table, row), mark_fault(row.title, runs)
+            is_faulty = has_faulty_run(runs)
+            gains.append(Gain(table.title, title, difference, paper_gain, without, with_lcr, row.pool, is_faulty))
             seen_variants.add(row.variant)
     return gains
 
@@ -65,20 +113,80 @@ def _uses_lcr(paper_tables: PaperTables, row: TableRow) -> bool:
     return row.minus_gain_of is None and row.variant.name in variants and variants[row.variant.name].uses_lcr
 
 
-def render_gains(gains: list[Gain]) -> str:
-    """Return a Markdown table with one row per gain. Significant gains are bold."""
+def render_gains(gains: Sequence[Gain]) -> str:
+    """Return a Markdown table with one row per gain. A gain is bold if it is significant after Holm's correction."""
+    adjusted_p_values = adjust_holm([gain.p_value for gain in gains])
     lines = []
-    for i, gain in enumerate(gains):
-        interval = use_minus_sign(str(gain.difference))
+    for i, (gain, p_value) in enumerate(zip(gains, adjusted_p_values, strict=True)):
+        interval, correlation = use_minus_sign(str(gain.difference)), correlate_pairs(gain.without, gain.with_lcr)
         lines.append(
             [
                 gain.table if i == 0 or gain.table != gains[i - 1].table else "",
                 gain.row.removeprefix("with LCR, "),
                 str(gain.difference.num_pairs),
-                f"{gain.without:.2f}",
-                f"{gain.with_lcr:.2f}",
-                f"**{interval}**" if gain.difference.is_significant else interval,
-                NO_VALUE if gain.paper_gain is None else use_minus_sign(f"{gain.paper_gain:+.1f}"),
+                f"{statistics.fmean(gain.without):.2f}",
+                f"{statistics.fmean(gain.with_lcr):.2f}",
+                f"**{interval}**" if p_value < SIGNIFICANCE_LEVEL else interval,
+                use_minus_sign("[{:+.2f}, {:+.2f}]".format(*gain.welch.interval)),
+                NO_VALUE if math.isnan(correlation) else use_minus_sign(f"{correlation:+.2f}"),
+                f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001",
+                _format_paper_gain(gain.paper_gain),
             ]
         )
     return format_markdown_table(COLUMNS, lines)
+
+
+class PooledGain(NamedTuple):
+    """The mean gain over the pairs of several networks."""
+
+    title: str
+    num_networks: int
+    num_pairs: int
+    difference: MeanDifference
+    paper_gain: float | None  # mean of the paper's gains, with the same weights
+
+
+def pool_gains(gains: Sequence[Gain]) -> list[PooledGain]:
+    """Return one estimate per pool. Runs with the faulty kernel have a pool of their own."""
+    pools: dict[tuple[str, bool], list[Gain]] = {}
+    for gain in gains:
+        if gain.pool:
+            pools.setdefault((gain.pool, gain.is_faulty), []).append(gain)
+    pooled_gains = []
+    for (name, is_faulty), members in pools.items():
+        paper_gains = [member.paper_gain for member in members for _ in member.differences]
+        known_paper_gains = [paper_gain for paper_gain in paper_gains if paper_gain is not None]
+        pooled_gains.append(
+            PooledGain(
+                name + FAULT_MARK if is_faulty else name,
+                len(members),
+                len(paper_gains),
+                pool_differences([member.differences for member in members]),
+                statistics.fmean(known_paper_gains) if len(known_paper_gains) == len(paper_gains) else None,
+            )
+        )
+    return pooled_gains
+
+
+def render_pooled_gains(pooled_gains: Sequence[PooledGain]) -> str:
+    """Return a Markdown table with one row per pooled estimate."""
+    lines = []
+    for pooled in pooled_gains:
+        low, high = pooled.difference.interval
+        is_inside = NO_VALUE if pooled.paper_gain is None else "yes" if low <= pooled.paper_gain <= high else "no"
+        lines.append(
+            [
+                pooled.title,
+                str(pooled.num_pairs),
+                str(pooled.num_networks),
+                use_minus_sign(str(pooled.difference)),
+                f"{pooled.difference.detectable:.2f}",
+                _format_paper_gain(pooled.paper_gain, ".2f"),
+                is_inside,
+            ]
+        )
+    return format_markdown_table(POOL_COLUMNS, lines)
+
+
+def _format_paper_gain(paper_gain: float | None, format_spec: str = ".1f") -> str:
+    return NO_VALUE if paper_gain is None else use_minus_sign(f"{paper_gain:+{format_spec}}")

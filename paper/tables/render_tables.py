@@ -16,7 +16,15 @@ from lcrbnn.evaluation.table_cells import (
     format_std,
     use_minus_sign,
 )
-from paper.tables.gains import compute_all_gains, compute_gains, find_paper_gain, render_gains
+from paper.tables.gains import (
+    compute_all_gains,
+    compute_gains,
+    find_paper_gain,
+    pool_gains,
+    render_gains,
+    render_pooled_gains,
+)
+from paper.tables.gpu_minutes import estimate_gpu_minutes
 from paper.tables.layer_tables import render_layer_tables
 from paper.tables.method_comparison import ABOUT_COMPARISON, render_comparison
 from paper.tables.table_spec import (
@@ -57,6 +65,9 @@ training images, the last epoch, and all 10,000 test images, evaluated once. A s
 augmentation. A title states the number of epochs if there are fewer. Tiny-ImageNet follows the protocol of ImageNet
 with a shorter schedule: 60 epochs, all 100,000 training images, and the 10,000 images of val as test images.
 
+Tables without a finished run come last. Their minutes are an estimate for one H200: the number of training images of
+all missing runs, divided by the measured speed of parallel runs in bfloat16 without LCR (`bench/records`).
+
 Values are percentages of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of
 the mean (Student's t). *gain*: mean difference to the baseline (λ = 0), paired by seed, with its 95 % interval.
 *detectable*: the smallest true gain that this number of pairs detects with a probability of 80 %. *gradient ratio*:
@@ -74,8 +85,18 @@ trained; they say little about LCR until they are repeated with the corrected ke
 
 GAINS_SECTION = """## Gains from LCR in all studies
 
-Every variant with LCR and at least two pairs of runs, in the order of the tables below. A gain is bold if its interval
-excludes 0. [Figure](gains.svg) (`lcrbnn reproduce --gains-figure paper/docs/gains.svg`).
+The table contains every variant with LCR and at least two pairs of runs, in the order of the tables below. *gain*: mean
+difference to the baseline with its paired 95 % interval. *Welch's 95 %*: the interval if the runs of a pair are treated
+as independent. *correlation*: Pearson's correlation of the accuracies of the two runs of each seed. Pairing shortens
+the interval only if the correlation is positive. *p, Holm*: the p-value of the paired comparison, corrected for the
+number of rows of this table by Holm's method. A gain is bold if the corrected p-value is below 0.05.
+[Figure](gains.svg) (`lcrbnn reproduce --gains-figure paper/docs/gains.svg`).
+"""
+
+POOLED_SECTION = """A pooled estimate is the mean gain over all pairs of several networks. Each pair has the same weight. The
+interval uses the variance inside the networks, so the networks may have different gains. *paper's gain*: the mean of the paper's
+gains of these networks, with the same weights. The last column states whether the interval contains this mean. Runs
+with the faulty kernel (†) are not pooled with other runs.
 """
 
 
@@ -91,8 +112,14 @@ def _render_sections(paper_tables: PaperTables) -> Iterator[str]:
         yield ABOUT_COMPARISON
     if gains := compute_all_gains(paper_tables):
         yield f"{GAINS_SECTION}\n{render_gains(gains)}\n"
-    for table in tables:
-        yield f"## {table.title}\n\n{describe_table(table)}\n\n{render_table(paper_tables, table)}\n"
+        if pooled_gains := pool_gains(gains):
+            yield f"{POOLED_SECTION}\n{render_pooled_gains(pooled_gains)}\n"
+    progress_by_table = {table.name: count_finished(paper_tables, table) for table in tables}
+    for table in sorted(tables, key=lambda table: progress_by_table[table.name].finished_runs == 0):
+        description = describe_table(table)
+        if progress_by_table[table.name].finished_runs == 0:
+            description += describe_missing_runs(paper_tables, table)
+        yield f"## {table.title}\n\n{description}\n\n{render_table(paper_tables, table)}\n"
     yield from render_layer_tables(paper_tables)
 
 
@@ -121,6 +148,13 @@ def _split_sections(text: str) -> dict[str, str]:
 def describe_table(table: PaperTable) -> str:
     """Return where the paper has a table, and the command that reproduces it."""
     return f"The paper: {table.source}. Here: `lcrbnn reproduce {table.name}`."
+
+
+def describe_missing_runs(paper_tables: PaperTables, table: PaperTable) -> str:
+    """Return two sentences for a table without a finished run: the number of runs, and the GPU minutes they need."""
+    minutes, num_runs = estimate_gpu_minutes(paper_tables, table), count_finished(paper_tables, table).num_runs
+    duration = "their duration is not known" if minutes is None else f"about {minutes:.0f} minutes on one H200"
+    return f" None of its {num_runs} runs is finished: {duration}."
 
 
 def render_table(paper_tables: PaperTables, table: PaperTable) -> str:

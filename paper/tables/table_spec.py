@@ -42,6 +42,7 @@ class TableRow:
     paper_note: str = ""  # shown after the paper's value
     keep_weights_of_seeds: tuple[int, ...] = ()  # seeds whose weights are stored next to the records
     minus_gain_of: TableVariant | None = None
+    pool: str = ""  # name of the pooled estimate that the gain of this row is part of
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ def _parse_row(content: Any) -> TableRow:
         "paper_note": str,
         "keep_weights_of_seeds": list,
         "minus_gain_of": str,
+        "pool": str,
     }
     _check_fields(content, types, ("title", "variant", "num_seeds"), "a row")
     check_number(content["num_seeds"], "num_seeds", low=1, high=MAX_SEEDS_PER_ROW, integer=True)
@@ -190,6 +192,7 @@ def _parse_row(content: Any) -> TableRow:
         content.get("paper_note", ""),
         tuple(seeds),
         variants.get("minus_gain_of"),
+        content.get("pool", ""),
     )
 
 
@@ -207,8 +210,12 @@ def _check_fields(content: Any, types: Mapping[str, type], required: tuple[str, 
 
 def mark_fault(title: str, *variants: RecordsBySeed) -> str:
     """Return the title of a row, with FAULT_MARK if one of its runs was trained with the faulty kernel."""
-    is_faulty = any(has_faulty_power_kernel(record) for runs in variants for record in runs.values())
-    return title + FAULT_MARK if is_faulty else title
+    return title + FAULT_MARK if any(map(has_faulty_run, variants)) else title
+
+
+def has_faulty_run(runs: RecordsBySeed) -> bool:
+    """Return whether one of the runs was trained with the faulty kernel."""
+    return any(map(has_faulty_power_kernel, runs.values()))
 
 
 def read_top1(runs: RecordsBySeed) -> dict[int, float]:

@@ -8,7 +8,7 @@ import pytest
 
 from lcrbnn.cli.main import main
 from lcrbnn.errors import InputError
-from paper.tables.gains import compute_all_gains, render_gains
+from paper.tables.gains import compute_all_gains, pool_gains, render_gains, render_pooled_gains
 from paper.tables.gains_figure import draw_gains
 from paper.tables.table_spec import PaperTables, read_table_spec
 from paper.tests.test_results import PLAN, ROOT, paper_tables, write_run_record
@@ -46,11 +46,41 @@ def test_significant_gains_are_bold(paper_tables: PaperTables) -> None:
     write_run_record(paper_tables, "one/none", 3, 10.0)  # without a partner: in neither mean
     line = render_gains(compute_all_gains(paper_tables)).splitlines()[-1]
     assert [cell.strip() for cell in line.split("|")[1:-1]] == [
-        *("A", "with", "3", "81.00", "81.40", "+0.40 [−0.26, +1.06]", "+0.6")
+        *("A", "with", "3", "81.00", "81.40", "+0.40 [−0.26, +1.06]", "[−1.97, +2.77]", "+0.97", "0.121", "+0.6")
     ]
-    for seed in range(3):
-        write_run_record(paper_tables, "one/kept", seed, 78.0 + seed)
-    assert "| **−2.00 [−2.00, −2.00]** |" in render_gains(compute_all_gains(paper_tables))
+    for seed, with_lcr in enumerate((77.9, 79.0, 80.1)):
+        write_run_record(paper_tables, "one/kept", seed, with_lcr)
+    assert "| **−2.00 [−2.25, −1.75]** |" in render_gains(compute_all_gains(paper_tables))
+
+
+def test_a_gain_that_is_one_of_many_comparisons_is_not_bold(paper_tables: PaperTables) -> None:
+    for seed, (without, with_lcr) in enumerate([(80.0, 81.0), (81.0, 81.5), (82.0, 83.0)]):
+        write_run_record(paper_tables, "one/none", seed, without)
+        write_run_record(paper_tables, "one/kept", seed, with_lcr, gradient_ratio=0.02)
+    (gain,) = compute_all_gains(paper_tables)
+    assert 0.02 < gain.p_value < 0.05
+    assert "**" in render_gains([gain])
+    assert "**" not in render_gains([gain] * 3)
+
+
+def test_pooled_gains_keep_networks_and_faulty_runs_apart(paper_tables: PaperTables, tmp_path: Path) -> None:
+    for seed, (without, with_lcr) in enumerate([(80.0, 80.5), (81.0, 81.1), (82.0, 82.6)]):
+        write_run_record(paper_tables, "one/none", seed, without)
+        write_run_record(paper_tables, "one/kept", seed, with_lcr, gradient_ratio=0.02)
+    (gain,) = compute_all_gains(paper_tables)
+    assert pool_gains([gain]) == []  # no row names a pool
+    gain = gain._replace(pool="P")
+    other = gain._replace(without=(70.0, 70.0), with_lcr=(75.1, 75.3), paper_gain=3.0)
+    faulty = gain._replace(is_faulty=True)
+    pooled, pooled_faulty = pool_gains([gain, other, faulty])
+    assert (pooled.title, pooled.num_pairs, pooled.num_networks) == ("P", 5, 2)
+    assert (pooled_faulty.title, pooled_faulty.num_pairs) == ("P †", 3)
+    assert pooled.difference.mean == pytest.approx((0.5 + 0.1 + 0.6 + 5.1 + 5.3) / 5)
+    assert pooled.difference.degrees_of_freedom == 3
+    assert pooled.paper_gain == pytest.approx((3 * 0.6 + 2 * 3.0) / 5)
+    low, high = pooled.difference.interval
+    assert high - low < 2  # the variance inside the networks, not the distance between them
+    assert render_pooled_gains([pooled]).splitlines()[-1].endswith("| +1.56        | no            |")
 
 
 def test_a_gain_outside_the_axis_is_an_arrow_with_its_number(paper_tables: PaperTables, tmp_path: Path) -> None:

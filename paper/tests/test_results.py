@@ -12,6 +12,7 @@ import pytest
 from lcrbnn.cli.main import main
 from lcrbnn.errors import InputError
 from lcrbnn.study.validate_record import validate_record
+from paper.tables.gpu_minutes import estimate_gpu_minutes
 from paper.tables.layer_tables import rank_correlation, render_activation_table, render_weight_table
 from paper.tables.render_tables import count_finished, render_document, render_table
 from paper.tables.table_spec import PaperTables, TableVariant, read_table_spec
@@ -265,3 +266,21 @@ def test_a_reading_of_no_image_is_refused_for_data_of_any_size() -> None:
     }
     with pytest.raises(InputError, match=r"a test result is of 0 images$"):
         validate_record(record, Path("a.json"))
+
+
+def test_tables_without_a_finished_run_come_last_with_their_minutes(paper_tables: PaperTables) -> None:
+    write_run_record(paper_tables, "two/none", 0, 70.0)
+    write_run_record(paper_tables, "two/kept", 0, 70.0)
+    titles = re.findall("^## (.*)", render_document(paper_tables), re.MULTILINE)
+    assert titles[:2] == ["B", "A"]
+    assert "None of its 6 runs is finished: their duration is not known." in render_document(paper_tables)
+
+
+def test_gpu_minutes_are_images_divided_by_the_recorded_speed() -> None:
+    committed = read_table_spec(ROOT / "paper" / "tables.toml")
+    record = json.loads((ROOT / "bench" / "records" / "gpu-steps-resnet18-three-lean.json").read_text())
+    minutes = 3 * 200 * 50_000 / record["figures"]["images_per_second"] / 60  # per variant of three runs
+    table = committed.tables["resnet18-rbnn"]
+    assert count_finished(committed, table).finished_runs in (0, 6)
+    num_missing_variants = 2 if count_finished(committed, table).finished_runs == 0 else 0
+    assert estimate_gpu_minutes(committed, table) == pytest.approx(num_missing_variants * minutes)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lcrbnn.errors import InputError
-from lcrbnn.evaluation.paired_difference import compare_paired, detectable_difference, student_t_quantile
+from lcrbnn.evaluation.paired_difference import compare_paired, detectable_difference
+from lcrbnn.evaluation.student_t import student_t_quantile
 
 
 @pytest.mark.parametrize(
