@@ -93,10 +93,10 @@ number of rows of this table by Holm's method. A gain is bold if the corrected p
 [Figure](gains.svg) (`lcrbnn reproduce --gains-figure paper/docs/gains.svg`).
 """
 
-POOLED_SECTION = """A pooled estimate is the mean gain over all pairs of several networks. Each pair has the same weight. The
-interval uses the variance inside the networks, so the networks may have different gains. *paper's gain*: the mean of the paper's
-gains of these networks, with the same weights. The last column states whether the interval contains this mean. Runs
-with the faulty kernel (†) are not pooled with other runs.
+POOLED_SECTION = """A pooled estimate is the mean gain over all pairs of several networks. Each pair has the same
+weight. The interval uses the variance inside the networks, so the networks may have different gains. *paper's gain*:
+the mean of the paper's gains of these networks, with the same weights. The last column states whether the interval
+contains this mean. Runs with the faulty kernel (†) are not pooled with other runs.
 """
 
 

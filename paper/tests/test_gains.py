@@ -46,7 +46,7 @@ def test_significant_gains_are_bold(paper_tables: PaperTables) -> None:
     write_run_record(paper_tables, "one/none", 3, 10.0)  # without a partner: in neither mean
     line = render_gains(compute_all_gains(paper_tables)).splitlines()[-1]
     assert [cell.strip() for cell in line.split("|")[1:-1]] == [
-        *("A", "with", "3", "81.00", "81.40", "+0.40 [−0.26, +1.06]", "[−1.97, +2.77]", "+0.97", "0.121", "+0.6")
+        *("A", "with", "3", "81.00", "81.40", "+0.40 [−0.26, +1.06]", "[−1.97, +2.77]", "+0.97", "0.120", "+0.6")
     ]
     for seed, with_lcr in enumerate((77.9, 79.0, 80.1)):
         write_run_record(paper_tables, "one/kept", seed, with_lcr)
