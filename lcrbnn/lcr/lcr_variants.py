@@ -31,6 +31,7 @@ LCR_CHOICES: dict[str, Mapping[str, str]] = {
         "layers": "from each convolution to the next",
         "blocks": "from the input to the output of each block",
         "stages": "from the input to the output of each stage but the first",
+        "convolutions": "from the input of each binary convolution to its output before batch norm, as in Algorithm 1",
     },
     "power_iteration_init": {
         "random": "a random vector of length 1, drawn with the seed",
@@ -69,6 +70,7 @@ class LcrVariant:
     sqrt_eigenvalue: bool = False  # use the square root of the largest eigenvalue instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0
+    reference_gradient: bool = False  # also train the network through sigma_F, the spectral norms of the reference
     learnable_scale: bool = False  # multiply each binary feature map by a learnable factor
     coefficient: str = "half"
     weight: float = 1.0  # lambda
@@ -79,9 +81,14 @@ class LcrVariant:
         for field, allowed in LCR_CHOICES.items():
             if getattr(self, field) not in RETIRED_LCR_CHOICES.get(field, {}):
                 lookup(allowed, getattr(self, field), f"retention {field}")
-        for field in ("sqrt_eigenvalue", "learnable_scale"):
+        for field in ("sqrt_eigenvalue", "learnable_scale", "reference_gradient"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(f"{field} must be True or False; got {getattr(self, field)!r}")
+        if self.reference_gradient and self.reference != "pre-binarization":
+            raise InputError(
+                "reference_gradient needs the reference 'pre-binarization', because the other references have no "
+                f"gradient; got {self.reference!r}"
+            )
         check_number(self.num_last_matrices, "num_last_matrices", low=0, integer=True)
         check_number(self.power_iterations, "power_iterations", low=1, integer=True)
         check_number(self.beta, "beta", low=1)

@@ -10,6 +10,7 @@ from torch import nn
 from lcrbnn.errors import InputError, check_name_list
 from lcrbnn.lcr.capture import Span, make_block_spans, make_layer_spans
 from lcrbnn.lcr.lcr_variants import LcrVariant
+from lcrbnn.nn.layers import BinaryConv2d
 from lcrbnn.nn.models.network import Network
 
 
@@ -57,6 +58,9 @@ SPAN_FINDERS = {
     "layers": lambda net: make_layer_spans(net.main_path),
     "blocks": lambda net: make_block_spans(net.block_names),
     "stages": lambda net: make_block_spans(net.stage_names[1:]),
+    "convolutions": lambda net: make_block_spans(
+        [name for name in net.main_path if isinstance(net.get_submodule(name), BinaryConv2d)]
+    ),
 }
 
 

@@ -278,7 +278,8 @@ class Retention(nn.Module):
         return [(maps_by_port[f] * factors[k], maps_by_port[b] * factors[k + 1]) for k, (f, b) in enumerate(self.spans)]
 
     def _collect_reference_pairs(self, maps: CapturedMaps) -> list[Pair]:
-        return _detach_pairs(*REFERENCES[self.variant.reference](self, maps))
+        maps, spans = REFERENCES[self.variant.reference](self, maps)
+        return [(maps.real[front], maps.real[back]) for front, back in spans]  # retention_loss detaches them
 
     def _use_maps_of_same_pass(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
         return maps, self.spans
@@ -379,10 +380,6 @@ def _is_fully_copied(module: nn.Module) -> bool:
 
 def _unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
     return list(dict.fromkeys(port for span in spans for port in span))
-
-
-def _detach_pairs(maps: CapturedMaps, spans: Sequence[Span]) -> list[Pair]:
-    return [(maps.real[front].detach(), maps.real[back].detach()) for front, back in spans]
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

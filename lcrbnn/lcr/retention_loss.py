@@ -29,7 +29,7 @@ class RetentionResult(NamedTuple):
     def sigma_ratios(self) -> Tensor:
         """Return sigma_B / sigma_F of each matrix (mean over samples), without gradient, and 1 where sigma_F is 0."""
         rows = [
-            _divide_sigmas(b.detach(), f).mean() for b, f in zip(self.binary_sigmas, self.reference_sigmas, strict=True)
+            _divide_sigmas(b, f).detach().mean() for b, f in zip(self.binary_sigmas, self.reference_sigmas, strict=True)
         ]
         return torch.stack(rows)
 
@@ -44,10 +44,11 @@ def retention_loss(
 ) -> RetentionResult:
     """Return L_Lip of the feature maps of a binary network and of its reference, both in forward order.
 
-    Gradient flows only to the binary maps; the vectors of the power iteration are treated as constants. The loss is
-    computed in float32, or in the type of the maps if that is wider, also under autocast. `start_vector` is the result
-    of `draw_start_vector`. `check_overflow` raises RunFailed if the loss is not finite although all maps are (only in
-    eager mode on the CPU: elsewhere the check would have to wait for the device).
+    Gradient flows only to the binary maps, and also to the reference maps if the variant has `reference_gradient`. The
+    vectors of the power iteration are treated as constants. The loss is computed in float32, or in the type of the maps
+    if that is wider, also under autocast. `start_vector` is the result of `draw_start_vector`. `check_overflow` raises
+    RunFailed if the loss is not finite although all maps are (only in eager mode on the CPU: elsewhere the check would
+    have to wait for the device).
     """
     if len(binary) != len(reference) or not binary:
         raise InputError(
@@ -57,8 +58,9 @@ def retention_loss(
     if binary[0][0].shape[0] == 0:
         raise InputError("the LCR loss compares the samples of a batch, and this batch is empty")
     with torch.autocast(binary[0][0].device.type, enabled=False):
-        detached_reference = [(front.detach(), back.detach()) for front, back in reference]
-        alternating_pairs = [pair for pairs in zip(binary, detached_reference, strict=True) for pair in pairs]
+        if not variant.reference_gradient:
+            reference = [(front.detach(), back.detach()) for front, back in reference]
+        alternating_pairs = [pair for pairs in zip(binary, reference, strict=True) for pair in pairs]
         # Binary and reference pairs alternate, so that pairs of one shape are neighbors in a matrix stack.
         sigmas = compute_spectral_norms(alternating_pairs, variant, start_vector)
         binary_sigmas, reference_sigmas = sigmas[::2], sigmas[1::2]

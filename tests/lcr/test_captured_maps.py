@@ -225,3 +225,32 @@ def test_quantization_error_of_the_pre_sign_weights_is_added(name: str) -> None:
             w = (w - w.mean((1, 2, 3), keepdim=True)) / w.std((1, 2, 3), keepdim=True)
         error += float((w - w.abs().mean((1, 2, 3), keepdim=True) * ops.sign(w)).square().sum())
     assert float((with_quantization_error.loss() - plain.loss()).detach()) == pytest.approx(0.5 * error, rel=1e-4)
+
+
+def test_granularity_convolutions_compares_the_input_of_a_convolution_with_its_output_before_batch_norm() -> None:
+    """Algorithm 1: A_F is W_B A_B of the layer, before its batch norm, and A_B is the sign of A_F."""
+    model = make_small_model()
+    outputs: list[Tensor] = []
+    convolution = model.get_submodule("layer3.0.conv2")
+    convolution.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
+    variant = LCR_VARIANTS["default"].replace(granularity="convolutions", normalization="none", power_iterations=200)
+    with Retention(model, variant, num_last_matrices=1) as retention:
+        model(IMAGES[:8])
+        retention.loss()
+    assert retention.spans == [(ModulePort("layer3.0.conv2", "in"), ModulePort("layer3.0.conv2", "out"))]
+    (real,) = outputs
+    rows, signs = real.flatten(1).double(), torch.where(real < 0, -1.0, 1.0).flatten(1).double()
+    expected = torch.linalg.eigvalsh(signs @ signs.T)[-1] / torch.linalg.eigvalsh(rows @ rows.T)[-1]
+    assert retention.sigma_ratios is not None
+    assert float(retention.sigma_ratios[0]) == pytest.approx(float(expected), rel=1e-3)
+
+
+def test_a_reference_without_gradient_is_refused_with_reference_gradient() -> None:
+    with pytest.raises(InputError, match="reference_gradient needs the reference 'pre-binarization'"):
+        Retention(make_small_model(), reference="latent-weights", reference_gradient=True)
+    with Retention(make_small_model(), reference_gradient=True) as retention:
+        model = retention.model
+        model(IMAGES[:8])
+        gradient = torch.autograd.grad(retention.loss(), model.get_submodule("layer2.0.conv1").weight)[0]
+    assert gradient.isfinite().all()
+    assert bool(gradient.any())

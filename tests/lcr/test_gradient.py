@@ -161,3 +161,25 @@ def measure_kernel_errors() -> dict[str, list[float]]:
 def test_kernels_give_the_same_loss_and_gradients() -> None:
     for case, errors in run_interpreted(measure_kernel_errors).items():
         assert max(errors) < 1e-4, case
+
+
+@pytest.mark.parametrize("reference_gradient", [False, True])
+def test_gradient_through_the_reference_equals_autograd_of_exact_eigenvalues(reference_gradient: bool) -> None:
+    variant = LcrVariant(power_iterations=500, power_iteration_init="random", reference_gradient=reference_gradient)
+    x, y = (draw(6, 3, 4, 4, seed=seed).requires_grad_() for seed in (1, 2))  # the binary and the reference map
+
+    def compute_sigma(maps: Tensor) -> Tensor:
+        rows = maps.flatten(1)
+        rows = rows / rows.norm(dim=1, keepdim=True)
+        return torch.linalg.eigvalsh(rows @ rows.T)[-1]
+
+    loss = retention_loss([(x, x)], [(y, y)], variant, START).loss
+    expected = ((compute_sigma(x) / compute_sigma(y) - 1) / 2).square()
+    torch.testing.assert_close(loss, expected, rtol=1e-8, atol=0)
+    gradients = torch.autograd.grad(loss, (x, y), allow_unused=True)
+    expected_gradients = torch.autograd.grad(expected, (x, y))
+    torch.testing.assert_close(gradients[0], expected_gradients[0], rtol=1e-6, atol=1e-9)
+    if reference_gradient:
+        torch.testing.assert_close(gradients[1], expected_gradients[1], rtol=1e-6, atol=1e-9)
+    else:
+        assert gradients[1] is None
