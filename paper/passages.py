@@ -24,6 +24,7 @@ MODULES = (
     "analysis",
     "benchmarks",
     "corruptions",
+    "evidence",
     "log_entries",
     "product_documents",
     "resnet18_settings",
