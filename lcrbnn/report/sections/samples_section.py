@@ -1,4 +1,4 @@
-"""Section that shows one image under every corruption, at severity 3 of 5."""
+"""Section of a report that shows one image under every corruption, at severity 3 of 5."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from lcrbnn.evaluation.corruptions.severities import IMAGE_SIDES
 from lcrbnn.report.elements import CommandHint, Element, Gallery, GalleryImage
 
 SEVERITY = 3
-DEFAULT_IMAGE_SIZE = 64  # pixels; used if no corruption constants exist for the image size of the data set
+# Image side in pixels. It is used if no corruption parameters exist for the image size of the data set.
+DEFAULT_IMAGE_SIZE = 64
 
 
 def build_samples_section(dataset: str, sample_image: Path | None, frost_folder: Path) -> list[Element]:
-    """Return a gallery of the image, clean and under each corruption. Frost is included if its photos exist."""
+    """Return the section with a gallery of the image, clean and under each corruption.
+
+    The corruption frost is included if its photos exist.
+    """
     image_size = (
         DATASETS[dataset].image_size
         if dataset in DATASETS and DATASETS[dataset].image_size in IMAGE_SIDES
@@ -46,7 +50,7 @@ def build_samples_section(dataset: str, sample_image: Path | None, frost_folder:
 
 
 def draw_scene(image_size: int) -> Tensor:
-    """Return a drawn scene, uint8 (3, image_size, image_size), with edges, colours and fine stripes."""
+    """Return a drawn landscape with edges, colours and fine stripes, uint8 (3, image_size, image_size)."""
     grid = (torch.arange(image_size, dtype=torch.float64) + 0.5) / image_size
     y, x = grid[:, None].expand(image_size, image_size), grid[None].expand(image_size, image_size)
     image = torch.stack([0.35 + 0.4 * y, 0.6 + 0.25 * y, 0.95 - 0.1 * y])  # sky
