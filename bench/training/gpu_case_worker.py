@@ -24,7 +24,7 @@ from lcrbnn.train.setup.options import RunOptions
 class Job:
     """The task of one worker process."""
 
-    name: str  # key of CASES
+    name: str  # name of the case: a key of CASES
     scratch: str  # folder of the run
     num_epochs: int  # number of timed epochs; 0 = only fill the compiler cache
     num_images: int | None = None  # number of images; None = as many as the data set has

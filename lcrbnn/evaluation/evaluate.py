@@ -1,4 +1,4 @@
-"""Evaluation of a trained network on its validation split or its test split."""
+"""Evaluate a trained network on its validation split or its test split."""
 
 from __future__ import annotations
 

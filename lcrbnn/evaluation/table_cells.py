@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
 
-NO_VALUE = "–"  # shown if there is no value; a single run, for example, has no interval
+NO_VALUE = "–"  # text of a table cell that has no value, for example the interval of a single run
 NOT_RUN = "not run"
 
 

@@ -66,7 +66,7 @@ class LcrVariant:
     num_last_matrices: int = 0  # use only the last N retention matrices; 0 = use all
     power_iteration_init: str = "longest-column"
     power_iterations: int = 5
-    sqrt_eigenvalue: bool = False  # use the square root of the largest eigenvalue instead of the eigenvalue
+    sqrt_eigenvalue: bool = False  # whether the square root of the largest eigenvalue is used instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0
     learnable_scale: bool = False  # whether each binary feature map is multiplied by a learnable factor

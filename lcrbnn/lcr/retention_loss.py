@@ -139,7 +139,7 @@ def _run_power_iteration(
 # one vector (n,) for all matrices, or one per matrix (b, n).
 START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),  # as in Algorithm 2
-    # as in the official code, which does not scale it to length 1
+    # the official code does not scale this vector to length 1
     "ones": lambda matrices, drawn: matrices.new_ones(matrices.shape[2]),
     "longest-column": lambda matrices, drawn: pick_longest_column(matrices),
 }
@@ -168,16 +168,17 @@ def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ratio": lambda sigma_b, sigma_f, weight: (
         ((_divide_sigmas(sigma_b, sigma_f) - 1) * weight).square().mean()
-    ),  # Eq. 11
+    ),  # Eq. 11 of the paper
     "log-ratio": lambda sigma_b, sigma_f, weight: (
         (_divide_sigmas(sigma_b, sigma_f).clamp_min(MIN_SIGMA).log() * weight).square().mean()
     ),
-    "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,  # as in the official code
+    # mean squared difference, as in the official code
+    "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,
 }
 
 # Functions of the batch size that return the factor of lambda * L_Lip in the total loss.
 COEFFICIENTS: dict[str, Callable[[int], float]] = {
-    "half": lambda batch_size: 1 / 2,  # Eq. 12
+    "half": lambda batch_size: 1 / 2,  # Eq. 12 of the paper
     # the published code, in which lambda has the name alpha
     "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),
 }

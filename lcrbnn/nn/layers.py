@@ -32,8 +32,10 @@ class BinaryLayer(nn.Module):
         self.weight_binarizer = method.create_weight_binarizer(self.weight)
         self.input_binarizer = method.create_activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
-        self.uses_latent_weight = False  # set by model_hooks.use_latent_weights
-        self.folds_scale_into_weight = False  # set by model_hooks.fold_scales_into_weights
+        # whether the latent weight is used instead of its signs; model_hooks.use_latent_weights sets it
+        self.uses_latent_weight = False
+        # whether the weight is multiplied by the scale; model_hooks.fold_scales_into_weights sets it
+        self.folds_scale_into_weight = False
         # Describes the hooks that lcr.capture has registered in the network. torch.compile does not check whether hooks
         # exist, but it checks attributes that a forward pass reads. So a change of this text causes a recompilation.
         self.capture_marks = ""

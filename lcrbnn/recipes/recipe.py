@@ -1,6 +1,6 @@
 """Read recipes: TOML files with training settings, from the package or from a user.
 
-Also the recommended LCR settings.
+The module also has the recommended LCR settings.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class AnalysisResult(NamedTuple):
     surrogate_bound_log10: float
     eq5_log10: tuple[float, float]
     sensitivity: dict[str, float]  # mean sensitivity, by noise radius
-    relative_sensitivity: dict[str, float]  # the same, divided by the sensitivity between different images
+    relative_sensitivity: dict[str, float]  # mean sensitivity divided by the sensitivity between different images
     sign_flips: dict[str, dict[str, float]]  # rate of flipped signs in percent, by noise and layer
     sigma_ratios: dict[str, float]  # ratios of Eq. 8 on L2-normalized maps, by layer
     map_correlations: MapCorrelations

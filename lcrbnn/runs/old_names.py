@@ -1,9 +1,9 @@
 """Old names of settings, options, log columns and record keys (schema 1), and their translation to schema 2.
 
-Files of schema 1 stay readable. Every reader passes their content through one of the `upgrade_...` functions, after it
-has verified digests on the original content. No new name is also the old name of something else. So a key can be
-translated without the schema number, a log may contain both old and new lines, and a second upgrade changes nothing.
-All tables can be inverted, because checkpoints of schema 1 contain a digest of the settings under their old names.
+Files of schema 1 stay readable. Every reader verifies the digests of their original content, then calls one of the
+`upgrade_...` functions. No new name is also the old name of something else. So a key can be translated without the
+schema number, a log may contain both old and new lines, and a second upgrade changes nothing. All tables can be
+inverted, because checkpoints of schema 1 contain a digest of the settings under their old names.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _STUDY_OPTIONS = {
     "--patience": "--worker-timeout",
     "--run": "--runs-folder",
 }
-OPTIONS = {  # command -> old option -> new option; the same option can have different meanings in different commands
+OPTIONS = {  # command -> old option -> new option; an option can have several meanings
     "train": {
         **{_option(old): _option(new) for old, new in SETTINGS.items()},
         "--no-skip-broken": "--no-skip-broken-images",
@@ -204,10 +204,7 @@ def upgrade_log_line(line: Any) -> Any:
 
 
 def upgrade_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the names of schema 2.
-
-    Parts of an unexpected type are kept, and later checks report them.
-    """
+    """Return a record with the names of schema 2. Parts of an unexpected type are kept for later checks."""
     if record.get("schema") != 1:
         return dict(record)
     upgraded = _rename(record, {"readings": "test_results"}) | {"schema": SCHEMA}
@@ -292,17 +289,14 @@ def reject_old_values(settings: Mapping[str, Any], values: Mapping[str, Mapping[
 
 
 def reject_old_lcr_options(options: Iterable[Any]) -> None:
-    """Raise InputError if an LCR option NAME=VALUE has an old name or value. The message states the new text."""
+    """Raise InputError if an LCR option NAME=VALUE is an old one. The message states the new text."""
     for option in options:
         if (upgraded := _upgrade_lcr_option(option)) != option:
             raise InputError(f"the LCR option {option!r} is called {upgraded!r} now")
 
 
 def reject_old_options(command: str, arguments: Sequence[str]) -> None:
-    """Raise InputError if the command line has an option that was renamed or removed.
-
-    The message states the new one.
-    """
+    """Raise InputError if the command line has a renamed or removed option. The message states the new one."""
     renamed, removed = OPTIONS.get(command, {}), REMOVED_OPTIONS.get(command, {})
     for word in arguments:
         if word == "--":

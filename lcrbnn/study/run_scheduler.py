@@ -29,7 +29,7 @@ def schedule_runs(specs: Mapping[Path, TrainSpec], parallel_runs: int, runs_fold
 def compilation_key(spec: TrainSpec) -> TrainSpec:
     """Return a spec that is equal for runs with the same compiled step.
 
-    It is the spec without seed and LCR strength.
+    It is the spec without the seed and without the value of lambda.
     """
     normalized = spec.replace(seed=0, lcr_gradient_ratio=0.0, lcr_warmup_epochs=0.0, lcr_weight=0.0)
     return normalized.replace(lcr_weight=1.0) if spec.uses_lcr else normalized

@@ -46,7 +46,7 @@ class BatchSource(ABC):
     order of rank form the batch.
     """
 
-    is_streamed = False  # True if images are read from files during the run
+    is_streamed = False  # whether images are read from files during the run
 
     def __init__(
         self, labels: np.ndarray, dataset: DataSet, device: torch.device, rank: int = 0, world_size: int = 1

@@ -10,8 +10,8 @@ from torch import Tensor
 
 LEVELS = 256  # number of levels of a uint8 pixel
 MAX_STRENGTH = 10.0
-# The value of each operation at MAX_STRENGTH (for translations, a fraction of the side). For posterize, it is the
-# number of bits kept at strength 0.
+# The value of each operation at the strength MAX_STRENGTH. A translation is a fraction of the image side. The value of
+# posterize is different: it is the number of bits that are kept at strength 0.
 MAX_ROTATION_DEGREES, MAX_SHEAR_SLOPE, MAX_TRANSLATION_FRACTION, MAX_POSTERIZE_BITS = 30.0, 0.3, 1 / 3, 4
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from lcrbnn.errors import InputError
 
 MAX_LANCZOS_STEPS = 300
-STEPS_BETWEEN_CHECKS = 5  # Lanczos steps between two checks of convergence
+STEPS_BETWEEN_CHECKS = 5  # number of Lanczos steps between two checks of convergence
 CONVERGED_RESIDUAL = 1e-6  # Limit of |A^T A v - s^2 v| / s^2. The relative error of s is proportional to its square.
 # The upper bound is increased by this fraction, so that rounding errors cannot make it too small.
 ROUNDING_MARGIN = 1e-9

@@ -13,7 +13,7 @@ from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 INITIAL_AREA_FRACTION = 0.8  # area of the first squares as a fraction of the image
 # numbers of queries, of 10,000 in total, after which the area is halved
 HALVING_QUERIES = (10, 50, 200, 1000, 2000, 4000, 6000, 8000)
-QUERIES_PER_DRAW = 500  # random numbers are drawn for this many queries at a time
+QUERIES_PER_DRAW = 500  # number of queries for which random numbers are drawn together
 
 
 def square_side(query: int, num_queries: int, image_side: int) -> int:

@@ -165,7 +165,7 @@ def _apply_affine(x: Tensor, point_shifts: Tensor) -> Tensor:
     determinant = a * d - b * c
     inverse_matrix = torch.stack(
         [d / determinant, -b / determinant, -c / determinant, a / determinant], 1
-    )  # maps output positions to input positions
+    )  # affine map from output positions to input positions
     x0 = -(inverse_matrix[:, 0] * forward_shift[:, 0] + inverse_matrix[:, 1] * forward_shift[:, 1])
     y0 = -(inverse_matrix[:, 2] * forward_shift[:, 0] + inverse_matrix[:, 3] * forward_shift[:, 1])
     coordinates = torch.arange(side, device=x.device)

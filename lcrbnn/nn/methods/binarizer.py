@@ -138,7 +138,7 @@ class ActivationBinarizer(Binarizer):
     bits: int = 1  # number of signs per activation
     # number of sums over a whole sample that evaluation needs too, for a mean or a scale
     num_sample_reductions: int = 0
-    averages_extra_loss: bool = False  # whether extra losses of the layers are averaged instead of summed
+    averages_extra_loss: bool = False  # whether the extra losses of the layers are averaged and not summed
     channel_axis: int = 1  # axis of the input channels; a linear layer sets it to -1
     # whether pixels outside of the image get a real value, because no sign represents it
     has_real_padding: bool = False
@@ -194,7 +194,8 @@ class Method:
     activation_class: Callable[..., ActivationBinarizer]
     # supported bits per activation; the first is the default, and 32 means real activations
     supported_activation_bits: tuple[int, ...] = (1, 32)
-    supports_real_weights: bool = False  # whether "32/1", the first step of two-step training, is supported
+    # whether "32/1" is supported (real weights, the first step of two-step training)
+    supports_real_weights: bool = False
     # defaults of options that are different for real activations
     real_activation_defaults: Mapping[str, Any] = field(default_factory=dict)
     standardizes_real_inputs: bool = False  # whether real activations are standardized per sample

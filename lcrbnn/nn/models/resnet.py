@@ -19,11 +19,11 @@ class ResNetConfig:
 
     depths: tuple[int, ...]  # number of blocks per stage
     widths: tuple[int, ...]  # number of channels per stage
-    block: str  # key of BLOCKS
-    activation: str  # key of ACTIVATIONS
-    shortcut: str  # key of SHORTCUTS
-    stem: str  # key of STEMS
-    head: str  # key of HEADS
+    block: str  # name of the block, a key of BLOCKS
+    activation: str  # name of the activation, a key of ACTIVATIONS
+    shortcut: str  # name of the shortcut, a key of SHORTCUTS
+    stem: str  # name of the stem, a key of STEMS
+    head: str  # name of the head, a key of HEADS
     # if True, kaiming_normal_ (fan_in) initializes convolutions and classifier; if False, PyTorch's default
     # initialization
     use_kaiming_init: bool
