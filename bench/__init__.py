@@ -1,1 +1,1 @@
-"""Benchmarks: run by hand, each prints ratios against a baseline of the same run."""
+"""Benchmarks that a person starts by hand. Each prints ratios to a baseline that is measured in the same run."""

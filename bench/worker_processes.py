@@ -1,4 +1,4 @@
-"""Worker processes for benchmarks. A worker reports when it is ready, then handles requests as lines of JSON."""
+"""Worker processes for benchmarks. A worker reports when it is ready. Then it reads requests, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import Any
 from lcrbnn.errors import RunFailed
 
 ROOT = Path(__file__).parents[1]
-MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500  # shown of the log of a failed worker
-COMPILER_CACHE = Path(tempfile.gettempdir()) / "lcrbnn-bench-cache"  # kept between benchmarks
+MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500  # number of log characters that are shown if a worker fails
+# folder of compiled code, which is kept between benchmarks
+COMPILER_CACHE = Path(tempfile.gettempdir()) / "lcrbnn-bench-cache"
 
 
 def count_cores() -> int:
@@ -27,7 +28,7 @@ def count_cores() -> int:
 
 
 def make_compiler_environment(compile_threads: int, rehearsal: bool) -> dict[str, str]:
-    """Return environment variables for a compiling worker: the cache folder and the number of compile threads."""
+    """Return environment variables for a worker that compiles: the cache folder and the number of compiler threads."""
     variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(COMPILER_CACHE),
         "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, compile_threads)),
@@ -36,7 +37,7 @@ def make_compiler_environment(compile_threads: int, rehearsal: bool) -> dict[str
 
 
 class Worker:
-    """A worker process, seen from the parent. Its stderr goes to a log file."""
+    """The parent's view of a worker process. The stderr of the worker goes to a log file."""
 
     def __init__(
         self,
@@ -61,20 +62,20 @@ class Worker:
             )
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait until the worker is ready or has failed. In case of failure the next request reports it."""
+        """Wait until the worker is ready or has failed. If it has failed, the next request raises the error."""
         self._read_line(timeout_s)
 
     def send_only_request(self, message: Any = None) -> None:
-        """Send the only request and close the input. `wait_for_result` returns the response."""
+        """Send a single request and close the input of the worker. `wait_for_result` returns the response."""
         assert self.process.stdin is not None
-        with suppress(OSError):  # the worker has failed
+        with suppress(OSError):  # the pipe is broken because the worker has failed
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.close()
 
     def request(self, message: Any, timeout_s: float) -> Any:
         """Send a request and return the response. Raise RunFailed if the worker fails or exceeds the timeout."""
         assert self.process.stdin is not None
-        with suppress(OSError):  # the worker has failed
+        with suppress(OSError):  # the pipe is broken because the worker has failed
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
         line = self._read_line(timeout_s)
@@ -84,7 +85,10 @@ class Worker:
         return json.loads(line)
 
     def wait_for_result(self, timeout_s: float) -> dict[str, Any]:
-        """Return the response after the worker has exited, or {"error": ...} after a failure or timeout."""
+        """Wait until the worker has exited.
+
+        Return its response, or {"error": ...} if it failed or exceeded the timeout.
+        """
         line = self._read_line(timeout_s)
         self.close()
         return json.loads(line) if line else {"error": self._describe_failure()}
@@ -93,7 +97,7 @@ class Worker:
         """Close the pipes and wait for the process. Kill it if it does not exit."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # the worker has not read all input
+            with suppress(OSError):  # closing fails if the worker has not read all of its input
                 pipe.close()
         if self.process.poll() is None:
             try:
@@ -118,9 +122,9 @@ class Worker:
 
 
 def serve_requests(prepare: Callable[[dict[str, Any]], Callable[[Any], dict[str, Any]]]) -> None:
-    """Run as a worker: prepare the job from the command line, report readiness, then handle each line of input."""
+    """Run as a worker: read the job from the command line, prepare it, report readiness, handle each input line."""
     responses = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that print must not write into the responses
+    os.dup2(2, 1)  # Libraries may print to stdout. Their text must not mix with the responses.
     try:
         handle_request = prepare(json.loads(sys.argv[1]))
         responses.write("ready\n")

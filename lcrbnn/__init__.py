@@ -1,7 +1,7 @@
 """Binary neural networks with the Lipschitz-continuity-retention (LCR) loss.
 
-`import lcrbnn` imports no PyTorch: each public name imports its module on first use. The function that trains a run is
-called `run_training` because `lcrbnn.train` is a subpackage.
+`import lcrbnn` does not import PyTorch. Each public name imports its module at its first use. The function that trains
+a run is called `run_training`, because `lcrbnn.train` is a subpackage.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LAZY_EXPORTS = {
     "run_training": "lcrbnn.train.train:train",
     "set_progress": "lcrbnn.nn.model_hooks",
     "start_epoch": "lcrbnn.nn.model_hooks",
-    "zoo": "lcrbnn.zoo",  # the subpackage itself
+    "zoo": "lcrbnn.zoo",  # the subpackage itself, not a name in it
 }
 
 _RENAMED = {
@@ -77,11 +77,11 @@ __all__ = ["__version__", *_LAZY_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from its module. Raise AttributeError with the new name for a renamed one."""
+    """Return a public name from its module. For a renamed name, raise AttributeError with the new name."""
     if name in _RENAMED:
         message = f"lcrbnn.{name} is called lcrbnn.{_RENAMED[name]} now"
-        # For `from lcrbnn import network`, importlib calls this function and replaces the text of an AttributeError.
-        # The text of an ImportError reaches the user unchanged.
+        # The statement `from lcrbnn import network` calls this function through importlib, which replaces the text of
+        # an AttributeError. The text of an ImportError reaches the user unchanged.
         if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             raise ImportError(message, name=__name__)
         raise AttributeError(message)

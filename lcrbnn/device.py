@@ -1,4 +1,4 @@
-"""Device, precision, threads, random seeds, and the test for Triton."""
+"""Choose device, precision, threads and random seeds, and test whether Triton can run."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ from torch import Tensor
 from lcrbnn.errors import InputError
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
-# Read once, so that a compiler that traces can_run_triton sees a constant.
+# The environment is read once. So a compiler that traces can_run_triton sees a constant.
 _IS_TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def can_run_triton(*tensors: Tensor) -> bool:
-    """Return whether Triton kernels can read these tensors: on a GPU, or on any device with Triton's interpreter."""
+    """Return whether Triton kernels can read these tensors.
+
+    They must be on a GPU, unless Triton's interpreter is used.
+    """
     return _HAS_TRITON and (_IS_TRITON_INTERPRETED or all(t.is_cuda for t in tensors))
 
 
 def is_eager() -> bool:
-    """Return whether PyTorch runs in eager mode: no compiler traces this code and no CUDA graph is being captured."""
+    """Return whether PyTorch runs in eager mode. It is False in traced code and while a CUDA graph is captured."""
     if torch.compiler.is_compiling():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device named "auto" (a GPU if there is one), "cpu" or "cuda"."""
+    """Return the device with this name: "auto" (a GPU if there is one), "cpu" or "cuda"."""
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"no device is called {name!r}; there are auto, cpu, cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("this computer has no CUDA device; there are auto, cpu")
-    # Deterministic cuBLAS products need this variable. It is read when the GPU is first used.
+    # Deterministic cuBLAS products need this variable, which is read when the GPU is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device("cpu" if name == "cpu" or not torch.cuda.is_available() else "cuda")
 
 
 @contextmanager
 def deterministic_run(deterministic: bool, precision: str) -> Iterator[None]:
-    """Set determinism and TF32 for a run, and restore these flags and the random state of PyTorch at the end.
+    """Set determinism and TF32 for a run. At the end, restore these flags and the random state of PyTorch.
 
     Precisions other than float32 and float64 allow TF32 products.
     """
@@ -55,7 +58,7 @@ def deterministic_run(deterministic: bool, precision: str) -> Iterator[None]:
     warn_only_before, rng_state_before = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_rng_state()
     torch.use_deterministic_algorithms(deterministic)
     deterministic_module.fill_uninitialized_memory = (
-        False  # saves a hundred kernels per step that fill memory which is never read
+        False  # Without this, a hundred more kernels per step would fill memory that is never read.
     )
     matmul.allow_tf32 = cudnn.allow_tf32 = precision not in ("float32", "float64")
     cudnn.benchmark = not deterministic
@@ -70,7 +73,7 @@ def deterministic_run(deterministic: bool, precision: str) -> Iterator[None]:
 
 @contextmanager
 def use_full_float32() -> Iterator[None]:
-    """Let GPU convolutions and products use full float32 (no TF32) and deterministic kernels."""
+    """Make convolutions and products on a GPU use full float32 (no TF32) and deterministic kernels."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -82,7 +85,10 @@ def use_full_float32() -> Iterator[None]:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Let PyTorch use one thread: small networks are not faster with two, and much slower if one core is busy."""
+    """Make PyTorch use one thread.
+
+    For small networks two threads are not faster, and much slower if one core is busy.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -92,22 +98,22 @@ def single_thread() -> Iterator[None]:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose, such as derive_seed(0, "order", epoch)."""
+    """Return a 63-bit random seed for one purpose, such as derive_seed(0, "order", epoch)."""
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def make_generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return a CPU generator for one purpose. Its random numbers do not depend on the device of the run."""
+    """Return a CPU random generator for one purpose. Its numbers do not depend on the device of the run."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
 
 
-AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # precisions that use autocast
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # the precisions that use autocast
 
 
 @contextmanager
 def autocast_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Compute products in the given precision: under autocast for bfloat16 and float16, else without it."""
+    """Compute products in this precision inside the context. For bfloat16 and float16, autocast is used."""
     dtype = AUTOCAST_DTYPES.get(precision)
     with torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None):
         yield

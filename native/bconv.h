@@ -9,14 +9,14 @@
 
 namespace lcrbnn {
 
-// The geometry of one convolution, fixed at load. All sizes are of one image.
+// The geometry of one convolution for one image. It is fixed when the model is loaded.
 struct BConv {
-  int in_h, in_w, in_c;     // the map; in_c is the sum over all groups
+  int in_h, in_w, in_c;     // size of the input map; in_c counts the channels of all groups
   int out_h, out_w, out_c;
   int kh, kw, stride_h, stride_w, dil_h, dil_w;
-  int pad_top, pad_left;    // the other sides follow from the sizes
+  int pad_top, pad_left;    // padding at the bottom and right follows from the sizes
   int groups;
-  int pad_bit;              // 0 or 1: bit outside the map
+  int pad_bit;              // the bit outside of the map, 0 or 1
 
   int group_in() const { return in_c / groups; }
   int group_out() const { return out_c / groups; }
@@ -29,12 +29,13 @@ struct BConv {
 // called concurrently for parts of the rows; all rows must be prepared before `row` is called.
 struct BKernel {
   const char* name;
-  bool (*supported)();                        // whether the CPU supports it
-  bool (*takes)(const BConv&);                // whether it supports the geometry
-  int panel;                                  // output channels per call of `row`; a multiple of 8
+  bool (*supported)();                        // whether this CPU supports the kernel
+  bool (*takes)(const BConv&);                // whether the kernel supports this geometry
+  int panel;                                  // number of output channels per call of `row`; a multiple of 8
   size_t (*weight_bytes)(const BConv&);
   void (*pack)(const BConv&, const uint64_t* weights, void* packed);
-  size_t (*scratch_bytes)(const BConv&);      // output bytes of `prepare`; the caller aligns to 64
+  // number of bytes that `prepare` writes; the caller aligns the memory to 64 bytes
+  size_t (*scratch_bytes)(const BConv&);
   void (*prepare)(const BConv&, const uint64_t* map, void* scratch, int first_row, int last_row);
   // Writes the differing taps of output row y for the channels of a panel: counts[out_w][panel], aligned to 64 bytes.
   // Channels after the end of a group are undefined. Panels are numbered group by group; a group has

@@ -21,7 +21,7 @@ namespace lcrbnn {
 namespace {
 
 constexpr int kPanel = 64, kLanes = 32;
-constexpr int kTriples = 21;        // triples of lookups per chunk
+constexpr int kTriples = 21;        // number of triples of lookups per chunk
 constexpr uint8_t kNothing = 0x80;  // shuffle index with the result 0, for weights past the end of a run
 constexpr int kSlack = 16;          // zero offsets after each plane, because the last triple may read past its end
 
@@ -49,10 +49,10 @@ Runs runs(const BConv& c) {
 // The plan: constants of a row, then the chunks. Each chunk is {parts, then for each part {offset from the first tap of
 // the output pixel, triples}}.
 struct Plan {
-  size_t weights;              // bytes from the plan to the weights
-  size_t group, panel, plane;  // bytes of weights per group and per panel; offsets per plane
-  int32_t panels, last_lanes;  // panels per group, and lanes of the last panel
-  int32_t pair_step, chunks;   // offsets between pairs of pixels; number of chunks
+  size_t weights;              // number of bytes from the start of the plan to the weights
+  size_t group, panel, plane;  // bytes of weights per group and per panel; number of offsets per plane
+  int32_t panels, last_lanes;  // number of panels per group, and lanes of the last panel
+  int32_t pair_step, chunks;   // number of offsets between pairs of pixels; number of chunks
 };
 size_t plan_bytes(const BConv& c) {
   const Runs r = runs(c);
@@ -73,7 +73,7 @@ size_t group_bytes(const BConv& c) {
 void make_plan(const BConv& c, void* to) {
   const Runs r = runs(c);
   const int total = r.count * r.triples, chunks = (total + kTriples - 1) / kTriples;
-  const int size = (total + chunks - 1) / chunks;  // almost equal sizes
+  const int size = (total + chunks - 1) / chunks;  // the chunks get almost equal sizes
   const int panels = panels_of_group(c, kPanel);
   Plan* plan = static_cast<Plan*>(to);
   *plan = {plan_bytes(c), group_bytes(c), panel_bytes(c, kPanel), plane(c), panels,
@@ -93,7 +93,7 @@ void make_plan(const BConv& c, void* to) {
 }
 
 bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-// Offsets of a plan have 32 bits.
+// The offsets in a plan have 32 bits, so they must not exceed this limit.
 bool takes(const BConv& c) { return plane(c) * c.groups * padded_rows(c) < size_t(1) << 31; }
 
 size_t weight_bytes(const BConv& c) { return plan_bytes(c) + group_bytes(c) * c.groups; }
@@ -153,7 +153,7 @@ LCRBNN_INLINE void store_words(uint16_t* to, const uint64_t* left, const uint64_
 // Constants of all planes of a map. A pixel of a group has `words` words; the last word has `last` offsets.
 struct Line {
   const BConv& c;
-  int cols, words, last, step;  // step: words between pixels
+  int cols, words, last, step;  // step: number of words between pixels
   size_t plane;
 };
 
@@ -173,7 +173,7 @@ LCRBNN_AVX2 uint16_t* border(const Line& line, const uint64_t* from, uint16_t* t
 // Prepares `count` columns from `left` on; they and the columns one stride further are inside the map.
 LCRBNN_AVX2 uint16_t* interior(const Line& line, const uint64_t* left, uint16_t* to, int count) {
   const uint64_t* right = left + size_t(line.c.stride_w) * line.step;
-  const bool even = line.words == 1 || line.last == 16;  // all words have equally many offsets
+  const bool even = line.words == 1 || line.last == 16;  // all words have the same number of offsets
   if (even && line.step == line.words) {
     int n = count * line.words;
     for (; n >= 4; n -= 4, left += 4, right += 4, to += 4 * line.last) store_words(to, left, right, line.last);

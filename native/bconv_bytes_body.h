@@ -21,7 +21,7 @@ void pack(const BConv& c, const uint64_t* weights, void* packed) { folded_pack(c
 // Sums of one pixel and, in `rest`, of the next pixels. Some compilers would keep an array in memory.
 template <int kPixels>
 struct Sums {
-  Bytes a, b, c, d;  // two channels each
+  Bytes a, b, c, d;  // each register has two channels
   Sums<kPixels - 1> rest;
 
   inline void clear() { a = b = c = d = none(), rest.clear(); }
@@ -55,7 +55,7 @@ void tile(const BConv& c, const PanelRow& at, int x, uint16_t* counts) {
   Sums<kPixels> sums;
   sums.clear();
   int room = kWords;
-  bool more = false;  // `counts` has earlier counts
+  bool more = false;  // whether `counts` contains earlier counts, to which these are added
   for (int ky = 0; ky < c.kh; ++ky)
     for (int kx = 0; kx < across; ++kx) {
       const uint64_t* word = at.words + ky * c.dil_h * at.row_words + x * step + size_t(kx) * c.dil_w * words;

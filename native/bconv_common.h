@@ -5,7 +5,7 @@
 
 namespace lcrbnn {
 
-// Rows and columns that the windows cover, starting at -pad_top and -pad_left.
+// Number of rows and columns that the windows cover. They start at -pad_top and -pad_left.
 inline int padded_rows(const BConv& c) { return (c.out_h - 1) * c.stride_h + (c.kh - 1) * c.dil_h + 1; }
 inline int padded_cols(const BConv& c) { return (c.out_w - 1) * c.stride_w + (c.kw - 1) * c.dil_w + 1; }
 

@@ -10,7 +10,7 @@ namespace {
 struct Folder {
   uint64_t* to;
   size_t step;
-  int used = 0;  // used bits of the word
+  int used = 0;  // number of bits of the word that are used
 
   void put(uint64_t bits, int count) {
     *to |= bits << used;

@@ -31,7 +31,7 @@ void padded_prepare(const BConv& c, const uint64_t* map, void* scratch, int firs
         continue;
       }
       const uint64_t* from = map + (size_t(y) * c.in_w * c.groups + g) * words;
-      const int run = c.groups == 1 ? inside * words : words;  // contiguous words of this group
+      const int run = c.groups == 1 ? inside * words : words;  // the words of this group are contiguous
       to = pad_pixels(c, to, before);
       for (int n = inside * words; n > 0; n -= run, from += size_t(c.groups) * words, to += run)
         std::memcpy(to, from, sizeof(uint64_t) * run);

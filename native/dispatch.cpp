@@ -74,7 +74,8 @@ bool counts_of(const BKernel& k, const BConv& c, const uint64_t* weights, const 
 }
 
 bool usable(int index) {
-  static std::atomic<int> known[sizeof(bconv_kernels) / sizeof(bconv_kernels[0])];  // 0 not tested, 1 good, 2 bad
+  // test result of each kernel: 0 = not tested, 1 = correct, 2 = wrong
+  static std::atomic<int> known[sizeof(bconv_kernels) / sizeof(bconv_kernels[0])];
   const BKernel& k = *bconv_kernels[index];
   if (!k.supported()) return false;
   if (known[index] == 0) {
@@ -105,7 +106,8 @@ bool bconv_agrees(const BKernel& kernel) {
     const Aligned map(sizeof(uint64_t) * pixels * c.words()), weights(sizeof(uint64_t) * taps * c.words());
     const Aligned want(sizeof(uint16_t) * outputs), got(sizeof(uint16_t) * outputs);
     if (!map || !weights || !want || !got) return false;
-    for (const bool random : {false, true}) {  // first weights of ones over a map of zeros, for the largest counts
+    // The first round has weights of ones over a map of zeros. This gives the largest counts.
+    for (const bool random : {false, true}) {
       if (random) fill(map.words(), pixels, c.group_in(), &state);
       fill(weights.words(), taps, c.group_in(), random ? &state : nullptr);
       if (!counts_of(bconv_scalar, c, weights.words(), map.words(), want.counts()) ||

@@ -1,4 +1,4 @@
-// Selects the binary kernel for a convolution.
+// Selects the kernel of a binary convolution.
 #pragma once
 #include <string>
 

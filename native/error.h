@@ -7,7 +7,7 @@ namespace lcrbnn {
 
 struct Error {
   char text[320] = "";
-  int code = 0;  // an error code of capi.h
+  int code = 0;  // one of the error codes in capi.h
 
   // These return false, so that a check can be written as: return error.file("...").
   __attribute__((format(printf, 2, 3))) bool file(const char* format, ...) {

@@ -25,7 +25,7 @@ void copy_row(const FConv& c, const float* from, float* to) {
   std::memset(to + (before + inside) * c.in_c, 0, sizeof(float) * (rest - inside) * c.in_c);
 }
 
-// Four floats, on any CPU with 128-bit vectors.
+// A vector of four floats, for any CPU with 128-bit vectors.
 typedef float Four __attribute__((vector_size(16)));
 typedef Four Pack;
 #define TARGET

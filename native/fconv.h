@@ -9,23 +9,23 @@ struct FConv {
   int kh, kw, stride_h, stride_w, dil_h, dil_w;
   int pad_top, pad_left;    // the other sides follow from the sizes
   int groups;
-  bool points = false;      // use the algorithm of fconv_points.h
+  bool points = false;      // whether to use the algorithm of fconv_points.h
 };
 
 // Arguments of the inner loop: one or more panels of 16 output channels at some pixels of a row.
 struct FTile {
-  const float* pixels;      // the first tap of the first pixel
-  size_t step;              // floats from a pixel to the next one
+  const float* pixels;      // input at the first tap of the first pixel
+  size_t step;              // number of floats from one pixel to the next
   const float* weights;     // [panels][rows][across][length][16]
-  size_t panel_step;        // floats from a panel of weights to the next one
+  size_t panel_step;        // number of floats from one panel of weights to the next
   const float* bias;        // [panels][16]
-  int rows, across, length; // runs of floats: kernel rows, runs per row, floats per run
-  size_t row_step, run_step, hop;  // distance to the next row, run, tap
-  float* out;               // [pixels][out_step], panels next to each other
+  int rows, across, length; // the taps form runs of floats: number of kernel rows, runs per row, floats per run
+  size_t row_step, run_step, hop;  // distances in floats to the next row, run and tap
+  float* out;               // output, [pixels][out_step], with panels next to each other
   size_t out_step;
 };
-constexpr int kFConvPanel = 16;                            // channels of a panel
-constexpr int kFConvMostPixels = 14, kFConvMostPanels = 2;  // maximum of a tile in all paths
+constexpr int kFConvPanel = 16;                            // number of channels per panel
+constexpr int kFConvMostPixels = 14, kFConvMostPanels = 2;  // maximum number of pixels and panels per tile in all paths
 
 struct FSpread;
 struct FGather;
@@ -34,13 +34,13 @@ struct FGather;
 struct FPath {
   const char* name;        // name of the binary kernel for the same instructions
   bool (*supported)();
-  int pixels, panels;      // maximum of a tile
+  int pixels, panels;      // maximum number of pixels and panels per tile
   void (*tile)(const FTile&, int pixels, int panels);
-  void (*spread)(const FSpread&);  // spread and gather are for FConv::points
+  void (*spread)(const FSpread&);  // spread and gather are only used if FConv::points is set
   void (*gather)(const FGather&);
 };
 extern const FPath fconv_scalar, fconv_avx2, fconv_avx512;
-extern const FPath* const fconv_paths[];  // paths of this build, the fastest first; the last one runs everywhere
+extern const FPath* const fconv_paths[];  // Paths of this build, the fastest first. The last one runs on every CPU.
 extern const int fconv_path_count;
 
 // Returns the first path that this CPU supports, or the one that the environment variable LCRBNN_KERNEL names. The

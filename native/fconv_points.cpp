@@ -15,12 +15,12 @@ size_t round_up(size_t n) { return (n + kPointsBlock - 1) / kPointsBlock * kPoin
 // outputs, and for each point the values of the rows of a window, [row][phase][channel][place]. Each row is stored
 // twice, kh rows apart, so that every window is contiguous.
 struct Layout {
-  int places, period;         // places per row; columns between places
-  int four, points;           // number of phases with 4 taps, which are first; number of points
-  size_t line, column;        // floats per channel of a phase, and per column of a period
-  int lines[kPointsMost];     // lines per row of values
+  int places, period;         // number of places per row; number of columns between places
+  int four, points;           // number of phases with 4 taps, which come first; number of points
+  size_t line, column;        // number of floats per channel of a phase, and per column of a period
+  int lines[kPointsMost];     // number of lines per row of values
   size_t values[kPointsMost], weights[kPointsMost];
-  size_t scratch, panel;      // total floats
+  size_t scratch, panel;      // total number of floats
 
   explicit Layout(const FConv& c) {
     places = (c.out_w + kPointsOut - 1) / kPointsOut, period = kPointsOut * c.stride_w;
@@ -112,11 +112,14 @@ bool points_fit(const FConv& c) {
 }
 
 bool points_pay(const FConv& c) {
-  const bool stem = c.in_c <= 8 && c.kh <= 16 && c.stride_w <= 4;                     // needs little memory
-  const bool much = c.in_c * c.kh >= 16 && c.out_c >= kFConvPanel && c.out_w >= 16;  // enough products per value
+  // the algorithm then needs little memory
+  const bool stem = c.in_c <= 8 && c.kh <= 16 && c.stride_w <= 4;
+  // there are enough products per value
+  const bool much = c.in_c * c.kh >= 16 && c.out_c >= kFConvPanel && c.out_w >= 16;
   if (!points_fit(c) || !stem || !much) return false;
   const Layout at(c);
-  return 2 * at.panel <= size_t(kPointsOut) * c.kh * c.kw * c.in_c * kFConvPanel;  // at most half of them
+  // at most half of the multiplications of a plain convolution
+  return 2 * at.panel <= size_t(kPointsOut) * c.kh * c.kw * c.in_c * kFConvPanel;
 }
 
 size_t points_weight_floats(const FConv& c) { return size_t(panels_of(c)) * Layout(c).panel; }

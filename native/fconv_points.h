@@ -10,16 +10,17 @@
 
 namespace lcrbnn {
 
-constexpr int kPointsOut = 4;                  // outputs that are computed together
+constexpr int kPointsOut = 4;                  // number of outputs that are computed together
 constexpr int kPointsMost = 7;                 // number of points; the last one is only for phases of 4 taps
-constexpr int kPointsInf = 5, kPointsTwo = 6;  // indices of infinity and 2, after 0, 1, -1, 1/2, -1/2
-constexpr int kPointsBlock = 16;               // floats per step of `spread`
+// indices of the points infinity and 2; they come after 0, 1, -1, 1/2, -1/2
+constexpr int kPointsInf = 5, kPointsTwo = 6;
+constexpr int kPointsBlock = 16;               // number of floats that one step of `spread` processes
 
 // Columns of one channel of one phase, and where to write its values at the points: `count` floats each, a multiple of
 // kPointsBlock.
 struct FSpread {
   const float* column[kPointsMost];
-  float* to[kPointsMost];  // the last one only for 4 taps
+  float* to[kPointsMost];  // the last entry is only used for 4 taps
   bool four;
   int count;
 };
@@ -29,14 +30,14 @@ struct FGather {
   const float* sums;
   size_t point_step;
   int wide;
-  bool two;           // whether there are sums at the point 2
+  bool two;           // whether sums at the point 2 exist
   const float* bias;  // [wide]
   int channels, pixels;
   float* out;         // [pixels][out_step]
   size_t out_step;
 };
 
-// Return whether the algorithm supports the convolution, and whether it is faster.
+// The first function returns whether the algorithm supports the convolution, the second whether it is faster.
 bool points_fit(const FConv& c);
 bool points_pay(const FConv& c);
 

@@ -69,7 +69,8 @@ bool Reader::read_input(const JsonValue& value) {
   if (!top || top->kind != JsonKind::number || !(float(top->number) > 0) || !std::isfinite(float(top->number)))
     return error.file("input: top must be a positive number");
   graph.top = float(top->number);
-  if (const JsonValue* margin = json.find(value, "margin"))  // only used to crop pictures; the engine gets pixels
+  // only programs that crop pictures use this; the engine gets pixels
+  if (const JsonValue* margin = json.find(value, "margin"))
     if (margin->kind != JsonKind::number || !(margin->number >= 1) || !(margin->number <= kLargestMargin))
       return error.file("input: margin must be a number from 1 to 16");
   for (const char* key : {"mean", "std"}) {
@@ -105,7 +106,7 @@ bool Reader::read_tensor(const JsonValue& value, size_t index) {
   for (const JsonValue* m = json.first(*shape); m; m = json.next(*m)) {
     if (!read_integer(m, 1, kLargestSide, t.shape[t.rank]))
       return error.file("%s: a size must be from 1 to 2^20", what);
-    product *= uint64_t(t.shape[t.rank++]);  // no overflow: the product before was checked below
+    product *= uint64_t(t.shape[t.rank++]);  // This cannot overflow, because the previous product was checked below.
     if (product > 8 * kLargestFile) return error.file("%s: the tensor is too large", what);
   }
   if (t.type == TensorType::bits && t.rank != 2) return error.file("%s: bits must have two sizes", what);

@@ -1,4 +1,4 @@
-// A checked model file (docs/format.md). Later code relies on these checks.
+// A model file (docs/format.md) after all checks. Later code relies on these checks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,14 +42,14 @@ struct Tensor {
   TensorType type;
   int rank;
   int64_t shape[4];
-  uint64_t offset, bytes;  // in the file
+  uint64_t offset, bytes;  // position and size in the file
 };
 
 struct Window {
   int kh = 1, kw = 1, sy = 1, sx = 1, top = 0, left = 0, bottom = 0, right = 0, dy = 1, dx = 1, groups = 1;
 };
 
-// Tensors are given by index; -1 means absent.
+// Tensors are stored as indices; -1 means that there is no such tensor.
 struct Node {
   Op op;
   std::string name;

@@ -35,8 +35,8 @@ extern "C" const char* __asan_default_options() { return "quarantine_size_mb=16:
 namespace {
 
 const int kSeconds = 2;
-const long kPeak = 512 << 10;  // KiB, of the process
-const double kMostWork = 2e6;  // multiplications; larger models are not run
+const long kPeak = 512 << 10;  // memory limit of the process in KiB
+const double kMostWork = 2e6;  // maximum number of multiplications; larger models are not run
 const uint64_t kMostBytes = 64 << 20;
 
 double work_of(const Graph& graph) {
@@ -119,7 +119,8 @@ void watch(int limit) {
 
 // Returns false if the engine misbehaves on a case; writes its message to `message`.
 bool try_case(const Bytes& file, uint64_t seed, uint64_t number, Counts& counts, std::string& message) {
-  std::unique_ptr<uint8_t[]> data(new uint8_t[file.size()]);  // exact size: the sanitizer sees reads past it
+  // the buffer has the exact size, so that the sanitizer detects reads past its end
+  std::unique_ptr<uint8_t[]> data(new uint8_t[file.size()]);
   if (!file.empty()) memcpy(data.get(), file.data(), file.size());
   Random random{~(seed * 0xD1342543DE82EF95 + number)};
   char text[320] = "accepted";

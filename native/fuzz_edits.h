@@ -40,7 +40,7 @@ struct Edit {
 inline std::string applied(const std::string& text, std::vector<Edit>& edits) {
   std::stable_sort(edits.begin(), edits.end(), [](const Edit& x, const Edit& y) { return x.begin > y.begin; });
   std::string made = text;
-  size_t free = made.size();  // text after this position is changed already
+  size_t free = made.size();  // the text after this position is already changed
   for (const Edit& e : edits) {
     const size_t end = std::min(e.end, text.size());
     if (end > free) continue;

@@ -36,13 +36,13 @@ struct Place {
   int parent;
   int before, after;  // indices of its siblings, or -1
   char kind;          // { [ " or 0 for a number or keyword
-  std::string key;    // its key, or that of the list that contains it
+  std::string key;    // key of the value, or key of the list that contains the value
 };
 
 struct Model {
   Bytes file;
-  std::string text;  // without trailing spaces
-  size_t room = 0;   // length with trailing spaces
+  std::string text;  // length of the graph without the spaces at its end
+  size_t room = 0;   // length of the graph with the spaces at its end
   Bytes tensors;
   std::vector<std::pair<size_t, size_t>> filled;  // ranges of numbers in `tensors`
   std::vector<Place> places;

@@ -1,4 +1,4 @@
-// Repairs graphs after a change.
+// Repairs the graph of a model file after a change, so that the file may be valid again.
 #pragma once
 #include <cstdlib>
 
@@ -86,7 +86,8 @@ struct Repair {
       uint8_t& byte = tensors[from + i];
       byte = uint8_t(random.word());
       if (bits && last % 8 && i % row == row - 1) byte = uint8_t(byte & ((1 << last % 8) - 1));
-      if (!bits && i % 4 == 3) byte = uint8_t((byte & 0x80) | 0x3E);  // keep numbers small
+      // small values, so that the numbers in the network stay small
+      if (!bits && i % 4 == 3) byte = uint8_t((byte & 0x80) | 0x3E);
     }
   }
 

@@ -8,7 +8,7 @@
 namespace lcrbnn {
 
 static const int kDeepest = 16;
-static const size_t kMostMembers = 512;  // per object, because keys are compared pairwise
+static const size_t kMostMembers = 512;  // maximum number of members per object, because keys are compared in pairs
 static const size_t kMostValues = 1u << 23;
 static const size_t kLongestNumber = 64;
 
@@ -162,7 +162,8 @@ struct JsonParser {
     memcpy(buffer, from, n);
     buffer[n] = 0;
 #if !defined(__wasm__)
-    if (point < n) buffer[point] = *localeconv()->decimal_point;  // strtod expects the decimal point of the locale
+    // strtod needs the decimal point of the current locale
+    if (point < n) buffer[point] = *localeconv()->decimal_point;
 #endif
     char* stop;
     value.number = strtod(buffer, &stop);

@@ -14,8 +14,8 @@ enum class JsonKind : uint8_t { null, boolean, number, text, list, object };
 struct JsonValue {
   JsonKind kind;
   bool whole;      // a number without point and exponent that fits into 53 bits
-  uint32_t count;  // number of members, or bytes of a text
-  uint32_t key;    // members of an object: position of the key in `text_`
+  uint32_t count;  // number of members, or number of bytes of a text
+  uint32_t key;    // for a member of an object: position of its key in `text_`
   uint32_t next;   // index of the next member, 0 for none
   union {
     double number;

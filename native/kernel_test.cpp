@@ -48,7 +48,7 @@ int outputs(int size, int before, int after, int kernel, int stride, int dilatio
   return (size + before + after - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-// kind: 0 random bits, 1 all clear, 2 all set
+// kind: 0 = random bits, 1 = all bits 0, 2 = all bits 1
 std::vector<uint64_t> random_bits(size_t rows, int bits, int kind) {
   std::vector<uint64_t> words;
   for (size_t i = 0; i < rows; ++i)
@@ -194,7 +194,8 @@ double fconv_error(const FPath& path, const BConv& b, const std::vector<double>&
   double worst = 0, row = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (i % line == 0) row = *std::max_element(&size[i], &size[i] + line);
-    const double error = std::fabs(want[i] - out.floats()[i]) / (points ? row : size[i]);  // shared by a place
+    // In fconv_points, outputs share rounding errors. So the error is relative to the largest sum of the row.
+    const double error = std::fabs(want[i] - out.floats()[i]) / (points ? row : size[i]);
     if (!(error < 2e-6))
       return std::printf("fconv %s: %g, not %g, for\n", path.name, out.floats()[i], want[i]), describe(b), -1;
     worst = error > worst ? error : worst;
@@ -205,7 +206,7 @@ double fconv_error(const FPath& path, const BConv& b, const std::vector<double>&
 
 bool test_fconv(int cases) {
   double worst[8] = {};
-  int fits = 0;  // cases that fconv_points supports
+  int fits = 0;  // number of cases that fconv_points supports
   for (int n = 0; n < cases; ++n) {
     BConv b = random_geometry(pick(1, 40), pick(1, 70));
     if (!pick(0, 3)) b.in_w = pick(13, 40), b.out_w = outputs(b.in_w, b.pad_left, 0, b.kw, b.stride_w, b.dil_w);

@@ -42,7 +42,7 @@ bool limits_of(const NodeData& data, Stage& stage, size_t index, uint64_t& budge
   const size_t classes = data.correction ? size_t(data.row.back() + 1) * size_t(data.columns) : 1,
                out = size_t(c.out_c);
   const double cost = double(index + 1) * (2.0 * taps / by + 1) * double(out) + 16.0 * double(classes) * double(out);
-  if (cost > double(budget)) return false;  // use the float formula instead
+  if (cost > double(budget)) return false;  // limits are not possible, so the float formula is used
   budget -= uint64_t(cost);
   std::vector<float> x(size_t(2 * taps / by + 1));
   step.limit.assign(classes * out, 0);

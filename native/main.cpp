@@ -32,7 +32,7 @@ int decode(const unsigned char* text, unsigned& code) {
   unsigned whole = length < 2 ? first : first & (0x7fu >> length);
   code = first;
   for (int i = 1; i < length; ++i) {
-    if ((text[i] & 0xc0) != 0x80) return 0;  // also at the end of the text
+    if ((text[i] & 0xc0) != 0x80) return 0;  // this also stops at the zero byte that ends the text
     whole = whole << 6 | (text[i] & 0x3fu);
   }
   code = whole;

@@ -9,12 +9,13 @@
 namespace lcrbnn {
 
 const uint64_t kMemoryLimit = uint64_t(1) << (sizeof(size_t) > 4 ? 33 : 30);
-const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;  // limit per model: floor + times * file
+// the limit per model is floor + times * (size of the file)
+const uint64_t kMemoryFloor = uint64_t(1) << 28, kMemoryTimes = 64;
 
 inline void* aligned_new(size_t bytes) {
   void* block = nullptr;
   if (bytes > kMemoryLimit || posix_memalign(&block, 64, bytes + 64) != 0)
-    return nullptr;  // 64 bytes more, because kernels may read past the end
+    return nullptr;  // 64 additional bytes, because kernels may read past the end
   return block;
 }
 

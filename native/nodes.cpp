@@ -13,7 +13,7 @@ struct Loader {
   const char* kernel;
   Memory& memory;
   Error& error;
-  std::vector<const float*> loaded{};  // by tensor: its loaded copy
+  std::vector<const float*> loaded{};  // for each tensor: its loaded copy
 
   bool load_floats(int tensor, const float*& out);
   bool load_float_weight(const Node&, NodeData&, int index);
@@ -115,7 +115,7 @@ bool has_outside_taps(int out, int size, int kernel, int stride, int dilation, i
 
 struct Ranges {
   std::vector<int> low, high;
-  int plain = -1;  // the class that sees all taps
+  int plain = -1;  // the class whose windows contain all taps
   // Consecutive outputs that see the same taps form one class.
   void classes(int out, int size, int kernel, int stride, int dilation, int before, std::vector<int32_t>& of) {
     of.resize(size_t(out));
@@ -151,7 +151,7 @@ bool Loader::load_border_corrections(const Node& node, NodeData& data, const uin
   int32_t* table = numbers < double(kMemoryLimit) ? static_cast<int32_t*>(memory.take(uint64_t(numbers))) : nullptr;
   if (!table) return error.memory("node %d needs too much memory", index);
   const size_t wide = size_t(c.kw) + 1, per = size_t(c.words());
-  std::vector<int32_t> sums((size_t(c.kh) + 1) * wide, 0);  // of weights above and to the left
+  std::vector<int32_t> sums((size_t(c.kh) + 1) * wide, 0);  // sums of the weights above and to the left
   for (int o = 0; o < c.out_c; ++o) {
     for (int y = 0; y < c.kh; ++y)
       for (int x = 0; x < c.kw; ++x) {

@@ -16,11 +16,12 @@ struct NodeData {
   // bconv
   BConv bconv{};
   const BKernel* kernel = nullptr;
-  size_t scratch = 0;                     // bytes of the kernel's prepared map
-  const int32_t* correction = nullptr;    // [row class][column class][out], if the map is padded with zeros
-  std::vector<int32_t> row, column;       // class of each output row and column (same taps)
+  size_t scratch = 0;                     // number of bytes of the map after `prepare` of the kernel
+  // corrections [row class][column class][out]; only if the map is padded with zeros
+  const int32_t* correction = nullptr;
+  std::vector<int32_t> row, column;       // class of each output row and column; outputs of one class see the same taps
   int columns = 1;                        // number of column classes
-  int plain_row = -1, plain_column = -1;  // the classes whose windows are completely inside the map
+  int plain_row = -1, plain_column = -1;  // the row class and column class whose windows are completely inside the map
   // conv and wconv
   FConv fconv{};
   const FPath* path = nullptr;

@@ -15,7 +15,7 @@
 
 namespace {
 
-const size_t kImages = 12, kMost = 5;  // number of images, and maximum per call
+const size_t kImages = 12, kMost = 5;  // number of images, and maximum number of images per call
 
 struct Task {
   lcrbnn_model* model;

@@ -13,7 +13,7 @@ const uint64_t kLargestFile = uint64_t(1) << 31, kLargestGraph = 1 << 24;
 const uint32_t kMostEntries = 65536;
 const int64_t kLargestSide = 1 << 20, kLargestValue = 1 << 28;
 const double kLargestMargin = 16;
-const int64_t kMostTaps = 65535;  // terms of a sum: kernels count in 16 bits
+const int64_t kMostTaps = 65535;  // maximum number of terms of a sum, because kernels count in 16 bits
 
 struct Reader {
   const uint8_t* data;
@@ -22,7 +22,7 @@ struct Reader {
   Graph& graph;
   Error& error;
   Json json{};
-  std::vector<bool> compared{};  // by tensor: it was checked for NaN
+  std::vector<bool> compared{};  // for each tensor: whether it was checked for NaN
 
   bool read();
   bool read_header();

@@ -49,11 +49,11 @@ struct Ticket {
 static_assert(kMostTasks <= 0xFFFF && kMostThreads <= 0x3FF, "they fit in their parts of a ticket");
 
 struct Pool {
-  std::mutex busy;  // held by the call that uses the workers
+  std::mutex busy;  // the call that uses the workers holds this lock
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<uint64_t> ticket{0};
-  std::atomic<int> asleep{0}, pending{0};  // pending: unfinished tasks
+  std::atomic<int> asleep{0}, pending{0};  // pending: number of unfinished tasks
   Task run = nullptr;
   void* context = nullptr;
   int helpers = 0;  // number of worker threads
@@ -93,7 +93,7 @@ struct Pool {
       try {
         std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();
       } catch (const std::system_error&) {
-        return;  // continue with fewer helpers
+        return;  // if a thread cannot be created, continue with fewer helpers
       }
 #else
       std::thread(&Pool::helper, this, helpers + 1, now().job()).detach();

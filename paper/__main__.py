@@ -1,4 +1,7 @@
-"""The paper's evidence: `python -m paper check`, `update`, `costs [FILE]`; anything else is `lcrbnn reproduce`."""
+"""Commands for the paper's evidence: `python -m paper check`, `update`, `costs [FILE]`.
+
+All other arguments are those of `lcrbnn reproduce`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ USAGE = """usage: python -m paper check         compare documents and tables wit
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that is named by the arguments."""
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
     if command in ("-h", "--help"):
         print(USAGE, end="")
@@ -32,7 +35,7 @@ def main() -> None:
 
 
 def check_documents() -> int:
-    """Print every table or passage that is out of date and return 1 if there is one, else 0."""
+    """Print each table or passage that is out of date. Return 1 if there are any, otherwise 0."""
     from paper.passages import collect_passages, find_stale_passages, read_documents
     from paper.tables.render_tables import find_stale_tables
 
@@ -47,7 +50,7 @@ def check_documents() -> int:
 
 
 def update_documents() -> None:
-    """Write paper/docs/results.md and the figures of all marked passages, and print the changed files."""
+    """Write paper/docs/results.md and the figures of all marked passages. Print the names of the changed files."""
     from lcrbnn.runs.atomic_files import write_atomic
     from paper.passages import ROOT, collect_passages, read_documents, update_figures
     from paper.tables.render_tables import RESULTS_DOCUMENT, render_committed_results

@@ -1,6 +1,7 @@
-"""Compares the figures in documents with the figures of their records, and names each passage that is out of date.
+"""Compare the figures in documents with those in the records, and name each passage that is out of date.
 
-The functions in paper/figures yield passages: the path of a document and a text with figures. There are three kinds:
+The functions in paper/figures yield passages. A passage is the path of a document and a text with figures. There are
+three kinds:
 
 - A text that begins with `|` is a row of a table. The document must contain it. `…` in it matches anything in the line.
 - Any other text gives figures only. In a Markdown document, a pair of marks encloses the passage:
@@ -37,10 +38,10 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 class NamedPassage(NamedTuple):
-    """A passage with its name."""
+    """A passage of a document, with the name of the passage."""
 
     name: str
-    document: str  # path from the root of the repository
+    document: str  # path of the document, relative to the root of the repository
     text: str
 
     @property
@@ -50,12 +51,15 @@ class NamedPassage(NamedTuple):
 
     @property
     def has_marks(self) -> bool:
-        """Return whether marks enclose the passage in its document."""
+        """Return whether marks enclose the passage in its document.
+
+        Rows and documents that are not Markdown have no marks.
+        """
         return not self.is_row and self.document.endswith(".md")
 
 
 def collect_passages() -> list[NamedPassage]:
-    """Return all passages that are made from records, with their names."""
+    """Return all passages that the functions in paper/figures yield, with their names."""
     passages = []
     for module in MODULES:
         functions: list[Callable[[], Iterator[Passage]]] = import_module(f"paper.figures.{module}").PASSAGES
@@ -66,14 +70,14 @@ def collect_passages() -> list[NamedPassage]:
 
 
 def read_documents(passages: Sequence[NamedPassage]) -> dict[str, str]:
-    """Return the texts of all documents that passages or marks may be in, by path from the root."""
+    """Return the texts of all documents with passages or marks, by path relative to the root."""
     documents = {passage.document for passage in passages} | {"README.md"}
     documents |= {str(p.relative_to(ROOT)) for folder in ("docs", "paper/docs") for p in (ROOT / folder).glob("*.md")}
     return {document: (ROOT / document).read_text(encoding="utf-8") for document in sorted(documents)}
 
 
 def find_stale_passages(passages: Sequence[NamedPassage], texts: Mapping[str, str]) -> list[str]:
-    """Return one sentence per passage that its document lacks or shows with other figures, and per unknown mark."""
+    """Return one sentence per passage whose figures are missing or different in its document, and per unknown mark."""
     problems = [problem for p in passages if (problem := describe_problem(p, texts[p.document]))]
     marked = {(passage.document, passage.name) for passage in passages if passage.has_marks}
     for document, text in texts.items():
@@ -84,7 +88,7 @@ def find_stale_passages(passages: Sequence[NamedPassage], texts: Mapping[str, st
 
 
 def describe_problem(passage: NamedPassage, text: str) -> str:
-    """Return what is wrong with the passage in the text of its document, or an empty string."""
+    """Return what is wrong with the passage in its document's text. If nothing is wrong, return an empty string."""
     where = f"{passage.document}: {passage.name}"
     if passage.is_row:
         return "" if has_row(text, passage.text) else f"{where}: the document has no row {passage.text}"
@@ -119,12 +123,12 @@ def find_marked_texts(text: str, name: str) -> list[str]:
 
 
 def find_figures(text: str) -> list[str]:
-    """Return the numbers in a text, without those in marks."""
+    """Return the numbers in a text. Numbers inside of marks are ignored."""
     return FIGURE.findall(COMMENT.sub("", text))
 
 
 def update_figures(text: str, passage: NamedPassage) -> str:
-    """Return the text of a document with the figures of a marked passage replaced by those of the records."""
+    """Return the text of a document in which the figures of a marked passage are replaced by those of the records."""
     expected = find_figures(passage.text)
     for marked_text in find_marked_texts(text, passage.name):
         if len(find_figures(marked_text)) == len(expected):

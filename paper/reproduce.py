@@ -1,4 +1,4 @@
-"""`lcrbnn reproduce`: trains the runs that tables lack, and prints, writes or draws the tables."""
+"""The command `lcrbnn reproduce`: train the runs that tables need, and print, write or draw the tables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from lcrbnn.cli.study import add_study_options, build_run_options, parse_part
 from lcrbnn.errors import InputError, check_number, lookup
 
-if TYPE_CHECKING:  # the help text must not load torch
+if TYPE_CHECKING:  # imported here only for type checking, because the help text must not load torch
     from paper.tables.table_spec import PaperTables
 
 TABLE_SPEC = Path("paper/tables.toml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
+    """Add the options of `lcrbnn reproduce`."""
     parser.add_argument("tables", nargs="*", metavar="table", help="tables to reproduce (default: list all tables)")
     parser.add_argument(
         "--table-spec",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Train what the tables lack and print them, or write and draw all tables, or list them."""
+    """Train the missing runs of tables and print the tables. Other options write, draw or list all tables."""
     from paper.tables.render_tables import describe_table, render_document, render_table
 
     check_number(args.parallel_runs, "--parallel-runs", low=1, integer=True)
@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_output_files(args: argparse.Namespace) -> None:
-    """Raise InputError if an output file cannot be written, before anything is run or printed."""
+    """Raise InputError if an output file cannot be written. This is checked before anything is run or printed."""
     from lcrbnn.errors import check_output_file
     from lcrbnn.report.figures.figure import check_figure_path
 

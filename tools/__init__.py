@@ -1,1 +1,1 @@
-"""Scripts around the package."""
+"""Scripts for developers: checks, measurements and generated documents."""

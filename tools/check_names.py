@@ -1,10 +1,10 @@
-"""Find vague names: variables such as `found` or `theirs`, and functions named by a participle only, such as `told`.
+"""Find vague names in code: variables such as `found` or `theirs`, and functions such as `told`.
 
     python -m tools.check_names FOLDER ... [--max PERCENT] [--list]
 
-It prints two percentages per folder: assigned variables and arguments with a vague name, and functions whose name is
-only a participle. Names are counted once per assignment or definition. Test files are skipped unless the folder itself
-is named `tests`. The exit code is 1 if a percentage exceeds --max.
+It prints two percentages per folder: variables and arguments with a vague name, and functions whose name is only a
+participle. A name counts once per assignment or definition. Test files are skipped, unless the folder itself is named
+`tests`. The exit code is 1 if a percentage exceeds --max.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VAGUE_NAMES = frozenset(VAGUE_WORDS.split())
 PARTICIPLE = re.compile(
     "_?([a-z]+ed|found|given|held|told|seen|made|known|kept|shown|said|taught|drawn|written|fed|begun|gone|taken)"
 )
-# Words that end in "ed" but are verbs or nouns.
+# These words end in "ed" but are verbs or nouns, so they are allowed.
 NO_PARTICIPLES = frozenset({"seed", "feed", "embed", "speed", "need", "exceed", "proceed", "succeed", "shed"})
 DEFAULT_MAX_PERCENT = 0.5
 
 
 class Occurrence(NamedTuple):
-    """A name and where it is assigned or defined."""
+    """A name, and the file and line in which it is assigned or defined."""
 
     name: str
     path: Path
@@ -39,7 +39,7 @@ class Occurrence(NamedTuple):
 
 
 class NameCounts(NamedTuple):
-    """All variables and functions of a folder, and those with poor names."""
+    """All variables and functions of a folder, and those of them with vague names."""
 
     num_variables: int
     num_functions: int
@@ -48,7 +48,7 @@ class NameCounts(NamedTuple):
 
     @property
     def percentages(self) -> tuple[float, float]:
-        """Percentages of vague variables and of participle functions."""
+        """Return two percentages: variables with a vague name, and functions whose name is only a participle."""
         return (
             100 * len(self.vague_variables) / max(self.num_variables, 1),
             100 * len(self.participle_functions) / max(self.num_functions, 1),
@@ -61,7 +61,7 @@ def is_participle(name: str) -> bool:
 
 
 def count_names(folder: Path) -> NameCounts:
-    """Count the names in all Python files of a folder."""
+    """Return the names in all Python files of a folder."""
     variables: list[Occurrence] = []
     functions: list[Occurrence] = []
     for path in _list_files(folder):
@@ -87,7 +87,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the percentages of each folder. Return 1 if one exceeds the maximum."""
+    """Print the percentages for each folder. Return 1 if one of them exceeds the maximum."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument(

@@ -27,17 +27,17 @@ Rng = np.random.RandomState
 
 
 class Case(NamedTuple):
-    """One image corrupted by this package, with the draws of the published code."""
+    """One image that this package corrupts with the random draws of the published code."""
 
     name: str
     severity: int
     image: int
     corrupted: np.ndarray
-    has_same_draws: bool  # whether the random generator was used equally often
+    has_same_draws: bool  # whether both codes used the random generator equally often
 
 
 def _to_batch(images: np.ndarray) -> Tensor:
-    """Convert an image with channels last to a batch of one image with channels first."""
+    """Return an image with channels last as a batch of one image with channels first."""
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 0)))[None]
 
 
@@ -53,7 +53,7 @@ def _draw_moves(rng: Rng, image: np.ndarray, c: Any) -> tuple[Any, ...]:
     _, max_offset, num_passes = c
     image_size = image.shape[-1]
     inner, moves = image_size - 2 * max_offset, np.zeros((1, num_passes, 2, image_size, image_size), np.int64)
-    for step in range(num_passes):  # the published code draws from the last pixel to the first
+    for step in range(num_passes):  # the published code makes the draws from the last pixel to the first
         offsets = rng.randint(-max_offset, max_offset, size=(inner, inner, 2))[::-1, ::-1]
         moves[
             0, step, :, max_offset + 1 : image_size - max_offset + 1, max_offset + 1 : image_size - max_offset + 1
@@ -79,7 +79,7 @@ def _draw_elastic(rng: Rng, image: np.ndarray, c: Any) -> tuple[Any, ...]:
     return torch.from_numpy(points), torch.from_numpy(rng.uniform(-1, 1, size=(1, 2, *image.shape[1:])))
 
 
-# Draws of the published code for the corruptions that use NumPy's global generator.
+# Functions that repeat the draws of the published code, for corruptions that use NumPy's global generator.
 DRAWERS: dict[str, Callable[[Rng, np.ndarray, Any], tuple[Any, ...]]] = {
     "gaussian_noise": _draw_normal,
     "speckle_noise": _draw_normal,
@@ -94,7 +94,7 @@ DRAWERS: dict[str, Callable[[Rng, np.ndarray, Any], tuple[Any, ...]]] = {
 
 
 def _draw_impulses(seed: int, image: np.ndarray, amount: float) -> tuple[Any, ...]:
-    """Return the impulses of scikit-image, which has a separate generator."""
+    """Return the impulses of scikit-image. It has a separate random generator."""
     rng, shape = np.random.default_rng(seed), (*image.shape[1:], 3)
     hit, salt = rng.random(shape) <= amount, rng.random(shape) <= 0.5
     return (_to_batch(np.where(hit, np.where(salt, 1, -1), 0).astype(np.int8)),)
@@ -115,7 +115,10 @@ def compute_seed(name: str, severity: int, image: int) -> int:
 def corrupt_with_published_draws(
     name: str, severity: int, index: int, image: np.ndarray, photos: FrostPhotos | None
 ) -> tuple[np.ndarray, float]:
-    """Return the image corrupted with the published draws, uint8 (3, h, w), and the next value of the generator."""
+    """Return the image corrupted with the published draws, uint8 (3, h, w).
+
+    Also return the next value of the random generator, which shows whether all draws agree.
+    """
     corruption, image_size, seed = CORRUPTIONS[name], image.shape[-1], compute_seed(name, severity, index)
     parameters, rng = corruption.get_parameters(image_size, severity), Rng(seed)
     if name == "impulse_noise":
@@ -130,7 +133,7 @@ def corrupt_with_published_draws(
 
 
 def iterate_cases(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) -> Iterator[tuple[Case, np.ndarray]]:
-    """Yield each case of a file and the output of the published code. Frost needs its photos."""
+    """Yield each case of a file, with the output of the published code. The corruption frost needs its photos."""
     for index, name in enumerate(CORRUPTIONS):
         if name == "frost" and photos is None:
             continue
@@ -142,7 +145,7 @@ def iterate_cases(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) 
 
 
 def compare(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) -> dict[str, dict[str, Any]]:
-    """Return by corruption: compared values, differing values, largest difference, and whether the draws agree."""
+    """Return by corruption: numbers of compared and differing values, largest difference, whether the draws agree."""
     rows: dict[str, dict[str, Any]] = {}
     for case, expected in iterate_cases(golden, photos):
         differences = np.abs(case.corrupted.astype(int) - expected.astype(int))
@@ -155,7 +158,7 @@ def compare(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) -> dic
 
 
 def main() -> None:
-    """Compare, print a table and write the record."""
+    """Compare all corruptions, print a table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--frost", type=Path, help="folder of the frost photos (default: frost is not compared)")

@@ -3,9 +3,9 @@
     python -m tools.count_launches [--cases resnet20 resnet18 ...] [--leans wordy lean]
         [--record bench/records/launches.json]
 
-Only the compiled part of the step is counted: picking images, forward and backward pass, loss. Cases and fusion
-options are those of bench/training/gpu_cases.py. A launch accesses each of its tensors once. The data set, from which
-a launch picks one batch, is not counted.
+Only the compiled part of the step is counted: choice of images, forward and backward pass, and loss. Cases and fusion
+options are those of bench/training/gpu_cases.py. A launch accesses each of its tensors once. The data set is not
+counted, because a launch reads only one batch of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bench.training.gpu_cases import CASES, FUSION_OPTIONS
 from lcrbnn.runs.record import write_record
 
-NUM_IMAGES = 1000  # of the noise data set; no other tensor has this size, so the data set is recognized by it
+NUM_IMAGES = 1000  # number of noise images; no other tensor has this size, so the data set is recognized by it
 TORCH_TYPE_BYTES = {
     "bfloat16": 2,
     "float16": 2,
@@ -34,7 +34,7 @@ TRITON_TYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "i64": 8, "i32"
 
 
 class LaunchCount(NamedTuple):
-    """Launches and bytes of generated code."""
+    """Number of launches in generated code, and the bytes that they access."""
 
     num_launches: int
     bytes: int
@@ -45,13 +45,13 @@ class LaunchCount(NamedTuple):
 
 
 def count_launches(code: str) -> LaunchCount:
-    """Count the launches in generated code: Triton kernels and calls of library kernels."""
+    """Return the number of launches in generated code. Triton kernels and calls of library kernels count."""
     types = {name: re.findall(r"'\*(\w+)'", text) for name, text in _find_kernels(code)}
-    sizes: dict[str, tuple[int, int]] = {}  # number of elements of a tensor, bytes per element
+    sizes: dict[str, tuple[int, int]] = {}  # (number of elements, bytes per element) of a tensor
     total = LaunchCount(0, 0)
     for line in map(str.strip, code[code.index("def call(") :].splitlines()):
         if match := re.match(r"assert_size_stride\((\w+), \(([^)]*)\)", line):
-            is_data_set = match[2].startswith(f"{NUM_IMAGES}, ")  # the whole data set
+            is_data_set = match[2].startswith(f"{NUM_IMAGES}, ")  # this tensor is the whole data set
             sizes.setdefault(match[1], (0 if is_data_set else _product(match[2]), 2))
         elif match := re.match(r"(\w+) = empty_strided_\w+\(\(([^)]*)\), \([^)]*\), torch\.(\w+)\)", line):
             sizes[match[1]] = (_product(match[2]), TORCH_TYPE_BYTES[match[3]])
@@ -77,7 +77,7 @@ def count_launches(code: str) -> LaunchCount:
 
 
 def _find_kernels(code: str) -> list[tuple[str, str]]:
-    """Return the kernel names and the signatures of their arguments."""
+    """Return the names of the kernels, and the signatures of their arguments."""
     kernels = re.findall(r"(triton_\w+) = async_compile\.triton\('\w+', '''(.*?)'''", code, re.S)
     return [(name, signature[1]) for name, text in kernels if (signature := re.search(r"'signature': \{(.*?)\}", text))]
 
@@ -87,7 +87,7 @@ def _product(shape: str) -> int:
 
 
 def main() -> None:
-    """Count the launches, print them and write the record."""
+    """Count the launches of all cases, print the counts and write the record."""
     from tools.offline_compile import generate_code
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)

@@ -1,14 +1,15 @@
-"""Check that exported networks equal the trained ones: all methods and models at full width, one record per network.
+"""Check that exported networks equal the trained ones. It covers all methods and models at full width.
 
     python -m tools.export_exactness --records FOLDER [--models NAME ...] [--images 1000]
     python -m tools.export_exactness --records FOLDER --runs runs/a ...     trained networks, written to runs.json
 
-The committed records are in bench/records/engine/exactness. Layer by layer, on PyTorch's inputs, the sums and signs of
-the engine must equal those of PyTorch. End to end, the predictions for real images are compared: 1,000 images of the
-CIFAR-10 test split (digits for networks made for them, or if CIFAR-10 is not available), 16 enlarged images for
-networks of 224 pixels. Each differing prediction is traced to the first flipped signs and their distance from the
-threshold. The networks of MODELS have random weights, so small differences change a prediction. Therefore the record
-also states how often PyTorch disagrees with itself when it computes without oneDNN.
+There is one record per network, and the committed records are in bench/records/engine/exactness. Layer by layer, on
+PyTorch's inputs, the sums and signs of the engine must equal those of PyTorch. End to end, the predictions for real
+images are compared. These are 1,000 images of the CIFAR-10 test split (or digits, for networks made for them or if
+CIFAR-10 is not available), and 16 enlarged images for networks of 224 pixels. If a prediction differs, the first
+flipped signs and their distance from the threshold are reported. The networks of MODELS have random weights, so small
+differences change a prediction. Therefore the record also states how often PyTorch disagrees with itself when it
+computes without oneDNN.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from lcrbnn.runs.run_folder import RunFolder, find_runs
 from lcrbnn.train.setup.load import load_network
 from tests.deploy.export.random_networks import EXPORTABLE_METHODS, randomize_parameters
 
-MAX_THRESHOLD_DISTANCE = 1e-5  # signs of values nearer to the threshold than this may differ
-NUM_LAYER_IMAGES = 2  # for the comparison layer by layer
-NUM_CALIBRATION_IMAGES = 32  # for the batch-norm statistics of a random network
-NUM_SELF_COMPARISON_IMAGES = 50  # for the comparison of PyTorch with itself
-NUM_LARGE_IMAGES = 16  # of 224 pixels
+MAX_THRESHOLD_DISTANCE = 1e-5  # signs may differ if a value is nearer to the threshold than this
+NUM_LAYER_IMAGES = 2  # number of images for the comparison layer by layer
+NUM_CALIBRATION_IMAGES = 32  # number of images for the batch-norm statistics of a random network
+NUM_SELF_COMPARISON_IMAGES = 50  # number of images for the comparison of PyTorch with itself
+NUM_LARGE_IMAGES = 16  # number of images of 224 pixels
 
 
 def load_images(dataset: DataSet, num_images: int, folder: Path) -> tuple[Tensor, Tensor]:
-    """Return test images of a data set as network inputs, and calibration images from the training split."""
+    """Return test images of a data set as inputs of a network, and calibration images from the training split."""
     loaded = dataset.load(folder)
     test, train = loaded.test.images, loaded.train.images
-    if len(test) < num_images:  # digits: 500
+    if len(test) < num_images:  # the digits have only 500 test images
         test, train = np.concatenate([test, train]), train[num_images - len(test) :]
     return _normalize(dataset, test[:num_images]), _normalize(dataset, train[:NUM_CALIBRATION_IMAGES])
 
@@ -68,7 +69,7 @@ def _normalize(dataset: DataSet, pixels: np.ndarray) -> Tensor:
 
 
 def load_images_for_model(name: str, num_images: int, folder: Path) -> tuple[str, Tensor, Tensor]:
-    """Return the data set name, test images and calibration images for a network of MODELS."""
+    """Return the name of the data set, test images and calibration images for a network of MODELS."""
     image_size, dataset_name = MODELS[name].image_size, "digits"
     if image_size > 8:
         try:
@@ -88,7 +89,7 @@ def load_images_for_model(name: str, num_images: int, folder: Path) -> tuple[str
 
 
 def compare_export(net: nn.Module, model_input: ModelInput | DataSet, images: Tensor) -> dict[str, Any]:
-    """Export a network, compare it with the engine and return a row of the record."""
+    """Export a network, compare the engine with PyTorch, and return a row of the record."""
     start_s = time.monotonic()
     model = export_model(net, model_input, "exactness")
     layers = compare_layers(net, model, images[:NUM_LAYER_IMAGES], run_node_with_engine)
@@ -98,7 +99,7 @@ def compare_export(net: nn.Module, model_input: ModelInput | DataSet, images: Te
     mismatches = trace_mismatches(net, model, images, torch_logits, engine_logits)
     repeated_images = images[: min(NUM_SELF_COMPARISON_IMAGES, len(images))]
     with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):
-        repeated_logits = predict_with_torch(net, repeated_images)  # ignores a warning about Intel GPUs
+        repeated_logits = predict_with_torch(net, repeated_images)  # ignore a warning about Intel GPUs
     return {
         "nodes": layers.num_nodes,
         "sums": layers.num_sums,
@@ -121,7 +122,7 @@ def compare_export(net: nn.Module, model_input: ModelInput | DataSet, images: Te
 
 
 def _describe_mismatch(mismatch: PredictionMismatch) -> dict[str, Any]:
-    """Return a differing prediction, and whether a value at a threshold explains it."""
+    """Return a description of a differing prediction, and whether a value near a threshold explains the difference."""
     sign_mismatch = mismatch.first_sign_mismatch
     if sign_mismatch is None:
         return {
@@ -140,7 +141,7 @@ def _describe_mismatch(mismatch: PredictionMismatch) -> dict[str, Any]:
 
 
 def compare_random_networks(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return a row per method for a network of MODELS with random weights."""
+    """Return one row per method, for a network of MODELS with random weights."""
     dataset_name, images, calibration_images = load_images_for_model(name, args.images, args.data)
     classes, rows = MODELS[name].num_classes, {}
     model_input = ModelInput((*images.shape[2:], images.shape[1]), tuple(map(str, range(classes))))
@@ -154,7 +155,7 @@ def compare_random_networks(name: str, args: argparse.Namespace) -> dict[str, An
 
 
 def compare_trained_networks(paths: list[Path], args: argparse.Namespace) -> dict[str, Any]:
-    """Return a row per run."""
+    """Return one row per trained run."""
     rows = {}
     for run in (run for path in paths for run in find_runs(path)):
         spec, net, digest = load_network(RunFolder(run))
@@ -177,7 +178,7 @@ def _print_row(name: str, method: str, row: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Compare all networks, print one line each and write the records. Return 1 if anything is not exact."""
+    """Compare all networks, print a line for each, and write the records. Return 1 if one of them is not exact."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--records", type=Path, help="folder for the records")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="NAME")

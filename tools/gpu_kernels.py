@@ -1,10 +1,10 @@
-"""Compare every Triton kernel of lcrbnn/nn/kernels on this GPU with the same computation in float64.
+"""Compare every Triton kernel in lcrbnn/nn/kernels with the same computation in float64, on this GPU.
 
     python -m tools.gpu_kernels [--device cuda] [--record bench/records/kernels/h200.json]
 
-It needs no data and prints a line for each task as soon as its result is known. Most of the time goes into compiling
+It needs no data. It prints a line for each task as soon as the result is known. Most of the time is spent on compiling
 some hundreds of kernel variants, so the tasks run in several processes. The exit code is 1 if an error exceeds its
-bound or if a repeated launch gives different bits. tests/nn/kernels runs the same cases in Triton's CPU interpreter.
+bound or if a repeated launch gives other bits. tests/nn/kernels runs the same cases in Triton's CPU interpreter.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products, product_par
 from lcrbnn.nn.kernels.power_iteration import power_iteration
 from lcrbnn.runs.record import write_record
 
-BOUND_FACTOR = 4  # applied to the bounds of the interpreter, because a GPU sums in another order
-NUM_REPEATS = 50  # repeated launches, which must give the same bits
+BOUND_FACTOR = 4  # factor of the interpreter's error bounds, because a GPU adds numbers in another order
+NUM_REPEATS = 50  # number of repeated launches, which must all give the same bits
 HALF_PRECISION_TYPES = (torch.float16, torch.bfloat16)
 
-# Input and output channels, height, width, images, stride: odd sides, more pixels than a block, weights not square; the
-# last is an image.
+# (Input channels, output channels, height, width, images, stride). The cases include odd sides, more pixels than a
+# block, and different numbers of input and output channels. The last case is an image.
 CONVOLUTION_SHAPES = [
     (16, 16, 8, 8, 3, 1),
     (16, 32, 4, 6, 2, 1),
@@ -49,8 +49,8 @@ CONVOLUTION_SHAPES = [
     (32, 16, 4, 10, 2, 2),
     (conv.IMAGE_CHANNELS, 16, 9, 8, 2, 1),
 ]
-# Rows, then the columns of each map: one row, more maps than a launch takes, columns that fill no block, all that one
-# program takes, and what takes several, whole and not.
+# (Rows, columns of each map). The cases are: a single row, more maps than one launch takes, columns that do not fill a
+# block, the most columns that one program takes, and columns for several programs, with and without a remainder.
 MAP_SHAPES = [
     (1, [1]),
     (2, [7, 40]),
@@ -63,7 +63,8 @@ MAP_SHAPES = [
     (256, [1030] * 2),
 ]
 MATRIX_SIZES = [1, 2, 5, 16, 33, 128, 129, 256]
-# One pixel more than one, one channel, channels that fill no block, several programs with a last one that is not full.
+# Sizes of batch norms: one pixel more than one, a single channel, channels that do not fill a block, and several
+# programs of which the last is not full.
 BATCH_NORM_SHAPES = [
     (2, 1, 1, 1),
     (1, 1, 2, 2),
@@ -76,7 +77,7 @@ BATCH_NORM_SHAPES = [
 
 
 class Finding(NamedTuple):
-    """The error of a kernel in one case, and the bound expected from rounding."""
+    """The error of a kernel in one case, and the largest error that rounding explains."""
 
     case: str
     error: float
@@ -87,12 +88,18 @@ Findings = Iterator[Finding]
 
 
 def list_matmul_types() -> tuple[torch.dtype, ...]:
-    """Return the half-precision types of matrix units. Triton's interpreter on a CPU does not multiply bfloat16."""
+    """Return the half-precision types that matrix units support.
+
+    Triton's interpreter cannot multiply bfloat16 on a CPU.
+    """
     return HALF_PRECISION_TYPES if torch.get_default_device().type == "cuda" else HALF_PRECISION_TYPES[:1]
 
 
 def check_convolutions(cases: Sequence[Any] = CONVOLUTION_SHAPES) -> Findings:
-    """Compare outputs and gradients of convolutions, relative to their largest entry, in both memory formats."""
+    """Compare outputs and gradients of convolutions in both memory formats.
+
+    Errors are relative to the largest entry.
+    """
     for cin, cout, h, w, n, stride in cases:
         variants = [(torch.float32, torch.contiguous_format), (torch.float32, torch.channels_last)]
         for dtype, layout in [*variants, *((short, torch.channels_last) for short in list_matmul_types())]:
@@ -114,7 +121,7 @@ def check_convolutions(cases: Sequence[Any] = CONVOLUTION_SHAPES) -> Findings:
 
 
 def check_matrices(cases: Sequence[Any] = MAP_SHAPES) -> Findings:
-    """Compare Gram matrices and products of two maps, relative to the norms of the rows."""
+    """Compare Gram matrices and products of two maps. Errors are relative to the lengths of the rows."""
     for rows, columns in cases:
         for dtype in (torch.float32, *list_matmul_types()):
             yield _compare_matrices(f"{rows} x {columns}, {dtype}", [torch.randn(rows, d).to(dtype) for d in columns])
@@ -123,7 +130,7 @@ def check_matrices(cases: Sequence[Any] = MAP_SHAPES) -> Findings:
 
 
 def check_mixed_matrices() -> Findings:
-    """Compare Gram matrices and products for maps of different types and for maps that are views."""
+    """Compare Gram matrices and products, for maps of different types and for maps that are views."""
     yield _compare_matrices("mixed types", [torch.randn(9, 50), torch.randn(9, 50).half()])
     types = [torch.float16, torch.float32, torch.float16, torch.float32]
     maps = [[torch.randn(9, 50).to(dtype) for dtype in dtypes] for dtypes in (types, types[::-1])]
@@ -149,7 +156,7 @@ def _compare_matrices(case: str, maps: list[Tensor], right_maps: list[Tensor] | 
 
 
 def check_iterations(cases: Sequence[int] = MATRIX_SIZES) -> Findings:
-    """Compare the last two vectors of the power iteration."""
+    """Compare the last two vectors of the power iteration with those in float64."""
     for n in cases:
         for squared in (False, True):
             for num_iterations in (1, 2, 5):
@@ -161,7 +168,7 @@ def check_iterations(cases: Sequence[int] = MATRIX_SIZES) -> Findings:
 
 
 def check_norms(cases: Sequence[tuple[int, ...]] = BATCH_NORM_SHAPES) -> Findings:
-    """Compare batch norm: the output and input gradient, then the sums (weight gradients and running statistics)."""
+    """Compare batch norm with float64: the output, the gradients and the running statistics."""
     for shape in cases:
         for dtype in (torch.float32, torch.bfloat16):
             x, g = (to_channels_last(torch.randn(shape).add(shift).to(dtype)) for shift in (7, 0))
@@ -174,7 +181,7 @@ def check_norms(cases: Sequence[tuple[int, ...]] = BATCH_NORM_SHAPES) -> Finding
             )
             expected.backward(g.double())
             counters = [norm.make_arrival_counters(shape[1], x.device) for _ in range(2)]
-            for _ in range(2):  # the second launch finds the counters reset
+            for _ in range(2):  # the second launch shows whether the first one has reset the counters
                 running_copy = [t.clone() for t in statistics]
                 batch_statistics = norm.forward_statistics(
                     x, affine[0], affine[1], running_copy[0], running_copy[1], 1e-3, 0.2, counters[0]
@@ -200,7 +207,7 @@ def _relative_error(result: Tensor | None, expected: Tensor | None) -> float:
 
 
 def _choose_bound(dtype: torch.dtype, float32_bound: float) -> float:
-    """Return the bound for one rounding to the type of the map, or for a sum in float32."""
+    """Return the error bound: that of one rounding to the type of the map, or of a sum in float32."""
     return 5e-3 if dtype in HALF_PRECISION_TYPES else float32_bound
 
 
@@ -210,13 +217,13 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 
 class Check(NamedTuple):
-    """A function that compares kernels with float64, and its cases. Without cases it takes no argument."""
+    """A function that compares kernels with float64, and its cases. If there are no cases, it takes no argument."""
 
     function: Callable[..., Findings]
     cases: Sequence[Any] = ()
 
     def split_cases(self) -> list[Callable[[], Findings]]:
-        """Return one function per case, each of which is a separate task."""
+        """Return one function per case. Each of them is a separate task."""
         if not self.cases:
             return [self.function]
         return [partial(self.function, [case]) for case in self.cases]
@@ -232,7 +239,7 @@ CHECKS: dict[str, Check] = {
 
 
 def make_repeated_launches(images: int = 128) -> dict[str, Callable[[], Tensor]]:
-    """Return functions that launch each kernel once, with the sizes of a network stage."""
+    """Return functions that launch each kernel once. The sizes are those of a network stage."""
     dtype = list_matmul_types()[-1]
     x, g = (to_channels_last(torch.randn(images, 64, 16, 16).to(dtype)) for _ in range(2))
     weight, maps = torch.randn(64, 64, 3, 3).to(dtype), [torch.randn(images, 8192).to(dtype) for _ in range(4)]
@@ -253,13 +260,16 @@ def make_repeated_launches(images: int = 128) -> dict[str, Callable[[], Tensor]]
 
 
 def gives_same_bits(launch: Callable[[], Tensor], num_repeats: int = NUM_REPEATS) -> bool:
-    """Return whether a kernel gives the same bits each time, regardless of which of its programs ends last."""
+    """Return whether a kernel gives the same bits each time, although other programs of it may end last."""
     first = launch()
     return all(torch.equal(launch(), first) for _ in range(num_repeats))
 
 
 class Task(NamedTuple):
-    """A case of a check or, if `is_repeated`, the repeated launches of one kernel. Tasks can be pickled."""
+    """A case of a check or, if `is_repeated`, the repeated launches of one kernel.
+
+    Tasks can be sent to other processes.
+    """
 
     check: str
     case_index: int = 0
@@ -267,7 +277,7 @@ class Task(NamedTuple):
 
 
 def list_tasks() -> list[Task]:
-    """Return all tasks. The repeated launches come first, because they compile longest."""
+    """Return all tasks. The repeated launches come first, because compiling them takes longest."""
     cases = [Task(name, part) for name, check in CHECKS.items() for part in range(len(check.split_cases()))]
     return [*(Task(name, is_repeated=True) for name in REPEATED_KERNELS), *cases]
 
@@ -276,7 +286,7 @@ REPEATED_KERNELS = ("convolution", "its weights' gradient", "matrices", "power i
 
 
 def run_task(task: Task, device: str) -> list[Finding] | bool:
-    """Return the findings of a case, or whether repeated launches gave the same bits."""
+    """Return the findings of a case. For repeated launches, return whether all of them gave the same bits."""
     with find_device(device):
         torch.manual_seed(0)
         if task.is_repeated:
@@ -285,7 +295,7 @@ def run_task(task: Task, device: str) -> list[Finding] | bool:
 
 
 def run_tasks(tasks: Sequence[Task], device: str, processes: int) -> Iterator[tuple[Task, list[Finding] | bool]]:
-    """Yield each task with its result as soon as it is known. A single process runs the tasks itself."""
+    """Yield each task with its result as soon as it is known. With one process, no other process is started."""
     if processes == 1:
         for task in tasks:
             yield task, run_task(task, device)

@@ -2,10 +2,10 @@
 
     python -m tools.kill_and_resume [--kills 20] [--inside 5] [--seed 0] [--record FILE]
 
-One run is not interrupted. Another run with the same spec is started, killed with SIGKILL after a random time, resumed,
-killed again, and so on, until there were --kills kills, at least --inside of them while a checkpoint was being written
-(its temporary file is left). Then the run may finish. Weights, optimizer state, log (without times) and spec must be
-equal, byte for byte. The position of each kill is printed. The exit code is 1 if anything differs.
+One run is not interrupted. Another run with the same spec is started, killed with SIGKILL after a random time, and
+resumed. This is repeated until there were --kills kills. At least --inside of them must happen while a checkpoint is
+being written (its temporary file is left). Then the run may finish. Weights, optimizer state, log (without times) and
+spec must be equal, byte for byte. The position of each kill is printed. The exit code is 1 if anything differs.
 
 The network is large for its images and is saved after every step, so that saving takes a large part of the time.
 """
@@ -43,7 +43,8 @@ TRAIN_ARGUMENTS = [
     "--lcr-weight",
     "1",
 ]
-SMALL_TRAIN_ARGUMENTS = ["digits", "--epochs", "60", "--batch-size", "100"]  # takes a few seconds, for the tests
+# a small spec that takes a few seconds, for the tests
+SMALL_TRAIN_ARGUMENTS = ["digits", "--epochs", "60", "--batch-size", "100"]
 
 
 def start_training(path: Path, settings: list[str]) -> subprocess.Popen[bytes]:
@@ -64,7 +65,7 @@ def describe_newest_checkpoint(path: Path) -> str:
 
 
 def describe_kill(path: Path, before: str) -> dict[str, Any]:
-    """Return where the process was killed, judged by the files it left."""
+    """Return where the process was killed, according to the files that it left."""
     temporary_files = sorted(p.name for p in path.rglob(f"*{PART_SUFFIX}"))
     newest = describe_newest_checkpoint(path)
     if temporary_files:
@@ -77,12 +78,12 @@ def describe_kill(path: Path, before: str) -> dict[str, Any]:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether the run has no record yet."""
+    """Return whether the run is not finished, which means that it has no record."""
     return not RunFolder(path).record_file.exists()
 
 
 def list_differences(expected: Path, actual: Path) -> list[str]:
-    """List the differences between two finished runs, except for times and dates."""
+    """Return the differences between two finished runs. Times and dates are ignored."""
     expected_run, actual_run = RunFolder(expected), RunFolder(actual)
     differences = []
     if expected_run.spec_file.read_bytes() != actual_run.spec_file.read_bytes():

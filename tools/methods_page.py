@@ -1,4 +1,7 @@
-"""Generate docs/methods.md from METHODS and the docstrings of its classes: `python -m tools.methods_page FILE`."""
+"""Generate docs/methods.md from METHODS and the docstrings of its classes.
+
+The command is `python -m tools.methods_page FILE`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ of the first and the activations of the second. Other regularizers than LCR: `lc
 
 
 def render_methods_page(explain_unexportable: Callable[[Method], str]) -> str:
-    """Return the page as Markdown. `explain_unexportable` returns why a method cannot be exported, or ""."""
+    """Return the page as Markdown. `explain_unexportable` returns why a method cannot be exported, or "" if it can."""
     return "\n".join(
         [
             INTRODUCTION,
@@ -72,7 +75,7 @@ def _render_entry(method: Method, explain_unexportable: Callable[[Method], str])
 
 
 def _format_docstring(binarizer: Callable[..., Any]) -> str:
-    """Return the docstring of a class and of its base classes in the same module, as one paragraph."""
+    """Return the docstring of a class, followed by those of its base classes in the same module, as one paragraph."""
     classes = inspect.getmro(binarizer) if inspect.isclass(binarizer) else ()
     documented: list[Any] = [cls for cls in classes if cls.__module__ == binarizer.__module__] or [binarizer]
     text = " ".join(inspect.getdoc(cls) or "" for cls in documented)
@@ -80,7 +83,7 @@ def _format_docstring(binarizer: Callable[..., Any]) -> str:
 
 
 def _make_anchors() -> dict[str, str]:
-    """Return the link anchor of each method's heading. Equal anchors get the suffix -1, -2, ... as on GitHub."""
+    """Return the link anchor of each method's heading. If anchors are equal, -1, -2, ... are appended as on GitHub."""
     anchors: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for name in METHODS:
@@ -91,7 +94,7 @@ def _make_anchors() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page to the file given as the first argument."""
+    """Write the page to the file that the first argument names."""
     from lcrbnn.deploy.export.export_model import explain_unexportable_method
     from lcrbnn.runs.atomic_files import write_atomic
 

@@ -1,8 +1,8 @@
 """Generate the code of a compiled training step for an H200 without having a GPU.
 
-The step is traced on a CPU as graphs of tensor operations, forward and backward. Their tensors are relabelled as GPU
-tensors, and the code generator of the compiler is told that it has a GPU. The code cannot be run, only counted and
-read. This module depends on internals of torch's compiler (2.11 to 2.13).
+The step is traced on a CPU as graphs of tensor operations, forward and backward. Then the tensors in the graphs are
+marked as GPU tensors, and the code generator is told that there is a GPU. The generated code cannot be run. It can only
+be counted and read. This module depends on internals of torch's compiler (2.11 to 2.13).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ H200 = {
 
 
 class CodeGenerated(Exception):
-    """Ends a compilation once the code is generated. This is no failure."""
+    """Exception that ends a compilation as soon as the code is generated. It is no failure."""
 
 
 def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:
-    """Return the generated code of a case's step: forward, then backward."""
+    """Return the generated code of a case's step: forward pass, then backward pass."""
     codes: list[str] = []
     cpu = torch.device("cpu")
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:
         stack.enter_context(register_dataset(case.dataset, train))
         stack.enter_context(
             mock.patch.object(support, "_IS_TRITON_INTERPRETED", True)
-        )  # makes Triton kernels count as usable
+        )  # this makes the package believe that Triton kernels can be used
         stack.enter_context(_compiler_settings(fusion_options))
         parts = build_training_parts(spec, cpu, runs_folder=Path(folder))
         (split,) = open_splits([spec], RunOptions(device="cpu").data_access, cpu, stack)
@@ -154,7 +154,7 @@ def _relabel_as_gpu(mode: Any, value: Any) -> Any:
 
 
 def _return_input(inp: Any, src: Any, view_ops: Any) -> Any:
-    return inp  # torch's function would copy between GPU tensors
+    return inp  # torch's own function would copy data between GPU tensors
 
 
 class _FakeDeviceGuard:
@@ -192,7 +192,7 @@ class _FakeDeviceInterface(interfaces.CudaInterface):
 
 @contextmanager
 def _pretend_gpu() -> Iterator[None]:
-    """Patch torch so that the compiler sees an H200, for the duration of the context."""
+    """Inside this context, torch's functions are replaced so that the compiler sees an H200."""
     properties = hints.DeviceProperties(type="cuda", index=0, cc=90, **H200)
     device_properties = _FakeDeviceInterface.Worker.get_device_properties()
     interfaces.get_registered_device_interfaces()
@@ -214,12 +214,12 @@ def _pretend_gpu() -> Iterator[None]:
             torch._C,
             "_conv_determine_backend_memory_format",
             lambda *_: torch.channels_last,
-        ),  # the format cuDNN uses for these maps
+        ),  # the memory format that cuDNN uses for these maps
         (
             reinplace._inplace_generalized_scatter,
             "__code__",
             _return_input.__code__,
-        ),  # patched by code object, because torch refers to the function directly
+        ),  # the code object is replaced, because torch refers to the function directly
     ]
     with ExitStack() as stack:
         for target, name, value in patches:

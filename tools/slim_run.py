@@ -1,13 +1,14 @@
-"""Copy a finished run without the optimizer state: at most half of the size, to move it to another machine.
+"""Copy a finished run without its optimizer state. The copy has at most half of the size and is easier to move.
 
     python -m tools.slim_run RUN FOLDER [--signs]
 
-Other runs can start from FOLDER or use it as their teacher. It can be evaluated and exported. All weights are
-unchanged. The copy counts as the original run: a run started with one as teacher can be resumed with the other.
+Other runs can start from FOLDER or use it as their teacher. It can also be evaluated and exported. No weight is
+changed. The copy counts as the original run. So if a run was started with one of them as teacher, it can be resumed
+with the other.
 
-With --signs a binary layer only keeps the signs of its weights and one magnitude per filter. A compressed archive of
-FOLDER is then a twentieth of the size. InputError is raised if the outputs for random images change, because some
-methods depend on more than the signs. Such a copy is for evaluation, not for starting other runs.
+With --signs, a binary layer only keeps the signs of its weights and one magnitude per filter. A compressed archive of
+FOLDER is then a twentieth of the size. Some methods depend on more than the signs. So the outputs for random images are
+compared, and InputError is raised if they change. Such a copy is for evaluation, not for starting other runs.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from lcrbnn.train.setup.load import load_network
 from lcrbnn.train.setup.validate_checkpoint import SOURCE_DIGEST, digest_checkpoint
 from lcrbnn.train.state import module_to_arrays
 
-MODEL_PREFIX = "model/"  # of the array names of a network in a checkpoint
-NUM_IMAGES = 8  # random images for the comparison of outputs
-MAX_RELATIVE_CHANGE = 1e-4  # of the outputs, relative to the largest one
+MODEL_PREFIX = "model/"  # prefix of the names of a network's arrays in a checkpoint
+NUM_IMAGES = 8  # number of random images for the comparison of outputs
+MAX_RELATIVE_CHANGE = 1e-4  # largest allowed change of an output, relative to the largest output
 
 
 def slim_run(run: Path, target: Path, *, signs_only: bool = False) -> Path:
-    """Write the weights (or signs), settings and record of a run to a folder. Return its checkpoint."""
+    """Write the weights (or their signs), settings and record of a run into a folder. Return the new checkpoint."""
     source, slimmed = RunFolder(run), RunFolder(target)
     newest = source.find_newest_checkpoint()
     if newest is None or not source.record_file.exists():
         raise InputError(f"there is no finished run in {run}")
-    load_network(source)  # raises InputError if checkpoint and record do not match
+    load_network(source)  # this raises InputError if the checkpoint does not belong to the record
     checkpoint = read_checkpoint(newest)
     arrays = {name: array for name, array in checkpoint.arrays.items() if name.startswith(MODEL_PREFIX)}
     if signs_only:
@@ -61,7 +62,10 @@ def slim_run(run: Path, target: Path, *, signs_only: bool = False) -> Path:
 
 @torch.no_grad()
 def _replace_weights_by_signs(run: RunFolder, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays with two values per filter in each binary layer. Raise InputError if the outputs change."""
+    """Return the arrays, with only two different values per filter in each binary layer.
+
+    If this changes the outputs, raise InputError.
+    """
     spec, net, _ = load_network(run)
     dataset = find_run_dataset(run, spec)
     images = torch.rand(

@@ -1,11 +1,11 @@
-"""Check that the package works with this torch version and device, from a source tree with torch and NumPy alone.
+"""Check that the package works with this version of torch on this device. Only torch and NumPy are needed.
 
     python -m tools.smoke [--record FILE]
 
-The checks: every method on a network, forward and backward; every variant of the LCR loss, compared with the CPU in
-float64; a complete step under torch.compile against the eager one; fifty steps that must reduce the loss; runs of the
-trainer, with the eager and the compiled step, that are interrupted, resumed and compared bit for bit. The exit code is
-1 if a check fails.
+There are five groups of checks. First, every method trains a network for one step. Second, every variant of the LCR
+loss is compared with the CPU in float64. Third, a complete step under torch.compile is compared with the eager step.
+Fourth, fifty steps must reduce the loss. Fifth, runs with the eager and the compiled step are interrupted, resumed and
+compared bit for bit. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_methods_train() -> dict[str, Any]:
-    """Check one step of every method and bit width on ResNet-20 with LCR: finite loss and gradients."""
+    """Check one step of every method and bit width on ResNet-20 with LCR. Loss and gradients must be finite."""
     losses = {}
     images, labels = torch.randn(8, 3, 32, 32, device=DEVICE), torch.arange(8, device=DEVICE) % 10
     for method in lcrbnn.METHODS.values():
@@ -61,7 +61,7 @@ def check_lcr_equals_cpu() -> dict[str, Any]:
     max_errors = {}
     for (name, variant), num_images in itertools.product(
         LCR_VARIANTS.items(), (32, 256)
-    ):  # kernels split more than 128 images
+    ):  # more than 128 images, because the kernels treat larger batches in another way
         draws = [torch.randn(num_images, c, s, s, dtype=torch.float64) for c, s in ((16, 16), (16, 16), (32, 8))]
         reference_draws = [
             torch.randn(num_images, c, s, s, dtype=torch.float64) for c, s in ((16, 16), (16, 16), (32, 8))
@@ -98,7 +98,7 @@ def check_lcr_equals_cpu() -> dict[str, Any]:
 
 
 def check_compiled_step() -> dict[str, Any]:
-    """Check that torch.compile gives one graph and equal gradients for a step with LCR."""
+    """Check that torch.compile gives a single graph for a step with LCR, with the gradients of the eager step."""
     torch.manual_seed(0)
     model = lcrbnn.create_model("resnet8-double", "irnet", in_channels=1).to(DEVICE)
     retention = lcrbnn.Retention(model, lcr_weight=10.0)
@@ -143,11 +143,11 @@ def check_fifty_steps_learn() -> dict[str, Any]:
 
 
 class _SimulatedCrash(BaseException):
-    """Ends a run like a kill signal."""
+    """Exception that ends a run like a kill signal."""
 
 
 def check_resumed_run() -> dict[str, Any]:
-    """Train on digits with each step mode, once without interruption and once stopped and resumed, and compare bits."""
+    """Train on digits with each step mode, once without interruption and once stopped and resumed. Compare the bits."""
     from lcrbnn.evaluation.evaluate import evaluate
     from lcrbnn.runs.checkpoint import read_checkpoint
     from lcrbnn.runs.run_folder import RunFolder
@@ -187,7 +187,7 @@ def check_resumed_run() -> dict[str, Any]:
     return results
 
 
-CHECKS: dict[str, Callable[[], dict[str, Any]]] = {  # by key in the record
+CHECKS: dict[str, Callable[[], dict[str, Any]]] = {  # the checks, by their keys in the record
     "each_method_trains": check_methods_train,
     "retention_equals_the_cpu": check_lcr_equals_cpu,
     "a_compiled_step_equals_the_plain_one": check_compiled_step,

@@ -1,4 +1,4 @@
-"""Count the modules of lcrbnn on the path of an image: training with LCR, export and prediction in one process.
+"""Count the modules of lcrbnn that process an image, from training with LCR through export to prediction.
 
     python -m tools.trace_image_path [--epochs 1] [--list modules|pairs]
 
@@ -25,22 +25,22 @@ import numpy as np
 from PIL import Image
 
 PACKAGE = "lcrbnn"
-IMAGE_SIZE = 16  # pixels
+IMAGE_SIZE = 16  # side of the image in pixels
 
 
 class CallTracer:
-    """Modules of a package whose functions are called, and pairs of calling and called module."""
+    """Records which modules of a package are called, and which module calls which."""
 
     def __init__(self, package: str) -> None:
-        """Start with empty sets."""
+        """Start with no recorded modules and pairs."""
         self.package = package
         self.modules: set[str] = set()
         self.pairs: set[tuple[str, str]] = set()
-        self._local = threading.local()  # number of imports in progress, per thread
+        self._local = threading.local()  # number of imports that are in progress, per thread
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
-        """Record the calls of the current thread and of the threads that it starts."""
+        """Inside this context, record the calls of the current thread and of all threads that it starts."""
         threading.setprofile(self._handle_event)
         sys.setprofile(self._handle_event)
         try:
@@ -62,12 +62,12 @@ class CallTracer:
                 self.pairs.add((caller, module))
 
     def _find_module(self, frame: FrameType) -> str:
-        """Return the name of the module whose function runs in a frame, or "" if it is not one of the package."""
+        """Return the name of the module whose function runs in this frame. Return "" if it is not in the package."""
         name = str(frame.f_globals.get("__name__", ""))
         return name if name == self.package or name.startswith(f"{self.package}.") else ""
 
     def _find_caller(self, frame: FrameType) -> str:
-        """Return the module of the nearest calling function of the package, or "" if there is none."""
+        """Return the module of the nearest caller that is in the package. Return "" if there is none."""
         caller = frame.f_back
         while caller is not None:
             if module := self._find_module(caller):
@@ -77,7 +77,7 @@ class CallTracer:
 
 
 def trace_image_path(main: Callable[[list[str]], int], epochs: int, folder: Path) -> CallTracer:
-    """Train, export and predict through the command-line function `main`. Return the recorded calls."""
+    """Train, export and predict with the command-line function `main`. Return the recorded calls."""
     run_folder, model_file, image_file = folder / "run", folder / "digits.bnn", folder / "image.png"
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8)
     Image.fromarray(pixels).save(image_file)

@@ -1,4 +1,4 @@
-"""Add a finished run to the zoo: its network as a file, its test accuracy, its record and its entry in the index.
+"""Add a finished run to the zoo: a file with its network, its test accuracy, its record and its entry in the index.
 
     python -m tools.zoo runs/a/seed-0 NAME --recipe RECIPE [--siblings FOLDER] [--note TEXT]
 
@@ -39,10 +39,11 @@ SAMPLE_THOUSANDS = 1  # the record also has the accuracy on this many thousand t
 def add_run_to_zoo(
     run: Path, name: str, recipe: str, records: Path, options: RunOptions, siblings: Path | None = None, note: str = ""
 ) -> ZooMember:
-    """Write the network of a run as a zoo file, evaluate the file on the test set, and add it to the index.
+    """Write a zoo file with the network of a run, evaluate the file on the test set, and add it to the index.
 
-    The test result is stored in `records`/NAME.json. The network is final, so evaluating its test set again is no
-    selection. `siblings` is the folder with the records of all seeds of the run: the index states their mean accuracy.
+    The test result is stored in `records`/NAME.json. The network is not changed after this, so the second use of its
+    test set selects nothing. `siblings` is the folder with the records of all seeds of the run. The index states their
+    mean accuracy.
     """
     members = list_members()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
@@ -67,7 +68,7 @@ def add_run_to_zoo(
         accuracy = evaluate_zoo_file(zoo_file, options)
         sample_accuracy = evaluate_zoo_file(zoo_file, options, SAMPLE_THOUSANDS)
     except BaseException:
-        path.unlink()  # no file without an entry in the index
+        path.unlink()  # remove the file, because the index has no entry for it
         raise
     member = ZooMember(
         name=name,
@@ -102,7 +103,10 @@ def add_run_to_zoo(
 
 
 def format_train_command(recipe: str, spec: TrainSpec, name: str) -> str:
-    """Return the command that trains a spec: the recipe, options for all settings that differ from it, a run folder."""
+    """Return the command that trains this spec.
+
+    It has the recipe, the run folder, and the settings that differ from the recipe.
+    """
     recipe_spec, command = find_recipe(recipe).spec, ["lcrbnn", "train", recipe]
     for setting in fields(TrainSpec):
         value, flag = getattr(spec, setting.name), f"--{setting.name.replace('_', '-')}"
@@ -116,7 +120,7 @@ def format_train_command(recipe: str, spec: TrainSpec, name: str) -> str:
 
 
 def compute_mean_top1_over_seeds(spec: TrainSpec, records: Path) -> tuple[int, float]:
-    """Return number and mean test accuracy of the recorded runs that differ from `spec` in the seed only."""
+    """Return how many recorded runs differ from `spec` only in the seed, and their mean test accuracy."""
     top1 = {}
     for path in sorted(records.glob("seed-*.json")):
         record = read_record(path)
@@ -130,7 +134,7 @@ def compute_mean_top1_over_seeds(spec: TrainSpec, records: Path) -> tuple[int, f
 
 
 def _find_test_result(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the first test result of a record, or None."""
+    """Return the first test result of a record, or None if there is none."""
     return next((result for result in record.get("test_results", []) if result.get("split") == "test"), None)
 
 

@@ -1,4 +1,4 @@
-"""Measure the time of every corruption and, on a GPU, the difference to the images computed on the CPU.
+"""Measure the time of every corruption. On a GPU, also measure how the images differ from those computed on the CPU.
 
     python -m bench.deploy.corruption_times [--images 1000] [--device cpu] [--side 32]
         [--record bench/records/corruptions-cpu.json]
@@ -25,7 +25,7 @@ from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS, SEVER
 from lcrbnn.evaluation.corruptions.frost_photos import FROST_FOLDER, FrostPhotos
 from lcrbnn.runs.record import write_record
 
-FULL_SET_SIZE = 10_000  # images per corruption and severity in the stated total time
+FULL_SET_SIZE = 10_000  # number of images per corruption and severity for which the total time is printed
 
 
 def main() -> None:
@@ -86,7 +86,8 @@ def _time_corruption(
     name: str, images: Tensor, device: torch.device, photos: dict[str, FrostPhotos], num_compared: int
 ) -> dict[str, Any]:
     rows, device_images, compared_images = torch.arange(len(images)), images.to(device), images[:num_compared]
-    apply_corruption(device_images[:64], name, SEVERITIES[-1], rows[:64], photos[device.type])  # warm-up
+    # warm-up call, which is not timed
+    apply_corruption(device_images[:64], name, SEVERITIES[-1], rows[:64], photos[device.type])
     result: dict[str, Any] = {"ms": [], "cpu_ms": []}
     largest, num_different = 0, 0
     for severity in SEVERITIES:

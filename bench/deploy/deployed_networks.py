@@ -39,7 +39,7 @@ def _export(name: str, method: str | None, image_size: int, num_classes: int) ->
 
 
 def make_binary_convolutions(image_size: int = 56) -> BnnModel:
-    """Return the 16 binary 3x3 convolutions of a ResNet-18 in sequence, with only signs between them."""
+    """Return a sequence of the 16 binary 3x3 convolutions of a ResNet-18. Between them, only the signs are taken."""
     rng, nodes, channels = np.random.default_rng(0), list[Node](), 64
     for i in range(16):
         is_strided = i in (4, 8, 12)
@@ -67,16 +67,17 @@ def make_binary_convolutions(image_size: int = 56) -> BnnModel:
 
 @dataclass(frozen=True)
 class EngineCase:
-    """A row of ENGINE_CASES: the models, and which runtimes run them with which threads and batch sizes."""
+    """A row of ENGINE_CASES: the models, the runtimes that run them, and the numbers of threads and batch sizes."""
 
     model_makers: dict[str, Callable[[], BnnModel]]
     runtimes: tuple[
         tuple[str, str], ...
-    ]  # (a row of bench.deploy.runtime_worker, which model); ours runs the binary one
+    ]  # pairs (row of bench.deploy.runtime_worker, model); the engine of this package runs the binary model
     threads: tuple[int, ...] = (1, 2)
     batch_sizes: tuple[int, ...] = (1, 8)
-    torch_network: tuple[str, int] | None = None  # name and image size of the network for PyTorch
-    times_convolutions_only: bool = False  # time only the binary convolutions, by the profiler of each runtime
+    torch_network: tuple[str, int] | None = None  # name and image size of the network that PyTorch runs
+    # whether to time only the binary convolutions, with the profiler of each runtime
+    times_convolutions_only: bool = False
 
 
 _BIREAL = partial(_export, "bireal18-imagenet", "bireal", 224, 1000)

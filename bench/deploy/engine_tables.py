@@ -43,7 +43,7 @@ def render_generated_block() -> str:
 
 
 def render_wasm_table(record: dict[str, Any]) -> str:
-    """Return a table of milliseconds per image in a web page, one row per runtime."""
+    """Return a table with the milliseconds per image in a web page. Each runtime has one row."""
     figures, versions = record["figures"], record["settings"]["versions"]
     runtimes = ", ".join(f"{name} {version.lstrip('v')}" for name, version in versions.items())
     environment = f"{record['environment']['cpu']}, {record['date']}; {runtimes}"

@@ -1,13 +1,13 @@
-"""Compare the engine with other runtimes: a Bi-Real ResNet-18 at 224 pixels and smaller networks.
+"""Compare the speed of the engine with other runtimes, on a Bi-Real ResNet-18 at 224 pixels and on smaller networks.
 
     python -m bench.deploy.engine_vs_runtimes [--limit avx2] [--only resnet18 ...]
         [--record bench/records/engine-avx2.json]
 
-Each runtime has its own process and makes a few calls in turn. Results are medians for one and two threads and batches
-of 1 and 8. The binary network runs in the engine, built by each compiler, and as BinaryConvolution in OpenVINO, with
-the same weights, and the outputs are compared. The full-precision ResNet-18 runs in PyTorch, ONNX Runtime and OpenVINO,
-in the latter two also in 8 bits. Further cases are the 16 binary convolutions, inside the network and alone, and a
-ResNet-20 for CIFAR.
+Each runtime has its own process. The processes take turns, and each makes a few calls per turn. Results are medians for
+one and two threads and for batch sizes of 1 and 8. The binary network runs in the engine, which is built with each
+compiler. It also runs in OpenVINO, as BinaryConvolution with the same weights, and the outputs are compared. The
+full-precision ResNet-18 runs in PyTorch, ONNX Runtime and OpenVINO. ONNX Runtime and OpenVINO also run it with 8-bit
+integers. Further cases are the 16 binary convolutions (inside the network and alone) and a ResNet-20 for CIFAR.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from lcrbnn.runs.record import write_record
 CALLS_PER_TURN = 5
 READY_TIMEOUT_S, REQUEST_TIMEOUT_S = 600.0, 600.0
 
-# Environment variables that limit the instructions of each runtime. The other runtimes have no such setting.
+# These environment variables limit the CPU instructions that a runtime may use. The runtimes without an entry have no
+# such setting.
 INSTRUCTION_LIMITS: dict[str, dict[str, dict[str, str]]] = {
     "none": {},
     "avx2": {
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def build_engine(compiler: str) -> Path:
-    """Build the engine with this compiler in a separate folder. Return the library."""
+    """Build the engine with this compiler in a separate folder. Return the path of the library."""
     folder = ROOT / "build" / f"bench-{compiler.replace('+', 'p')}"
     configure = ["cmake", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_CXX_COMPILER={compiler}"]
     for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2"]):
@@ -115,7 +116,10 @@ def build_engine(compiler: str) -> Path:
 
 
 def list_entries(case: EngineCase, libraries: dict[str, Path], limits: dict[str, dict[str, str]]) -> list[RuntimeEntry]:
-    """Return the engine built by each compiler, then the other runtimes. A second model of a runtime is in its name."""
+    """Return the engine built by each compiler, then the other runtimes.
+
+    If a runtime runs both models, its name says which entry is the binary one.
+    """
     engine_limits = limits.get("lcrbnn", {})
     entries = [
         RuntimeEntry(f"lcrbnn {c}", "lcrbnn", "binary", {**engine_limits, "LCRBNN_ENGINE": str(p)})
@@ -137,7 +141,7 @@ def measure(
     folder: Path,
     num_calls: int,
 ) -> dict[str, Any]:
-    """Time all entries with this many threads and images per call, in turns."""
+    """Time all entries with this many threads and images per call. The worker processes take turns."""
     workers = {}
     try:
         for entry in entries:
@@ -170,14 +174,17 @@ def measure(
             worker.close()
     engine_median = statistics.median(times_ms[entries[0].name])
     return {
-        "others_cpus": round(max(0.0, other_cpus), 3),  # CPUs used by other programs
+        "others_cpus": round(max(0.0, other_cpus), 3),  # CPU cores that other programs used during the measurement
         "apart": max_relative_difference([np.load(folder / f"{e.name}.npy") for e in entries if e.model == "binary"]),
         **{name: summarize_runtime(ms, engine_median, last_results[name]) for name, ms in times_ms.items()},
     }
 
 
 def call_in_turns(workers: dict[str, Worker], num_calls: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Let each worker make a few calls in turn. Return the milliseconds of all calls and the last response of each."""
+    """Let the workers make a few calls in turn.
+
+    Return the milliseconds of all calls, and the last response of each worker.
+    """
     times_ms: dict[str, list[float]] = {name: [] for name in workers}
     last_results: dict[str, Any] = {}
     for _ in range(-(-num_calls // CALLS_PER_TURN)):
@@ -188,7 +195,7 @@ def call_in_turns(workers: dict[str, Worker], num_calls: int) -> tuple[dict[str,
 
 
 def summarize_runtime(times_ms: list[float], engine_median: float, last_result: dict[str, Any]) -> dict[str, Any]:
-    """Return the median and best call of a runtime, the ratio to the engine, and facts reported by the worker."""
+    """Return the median and shortest call of a runtime, its ratio to the engine, and the facts that it reported."""
     median = statistics.median(times_ms)
     facts = {key: value for key, value in last_result.items() if key not in ("ms", "busy_s", "idle_s")}
     return {
@@ -202,12 +209,12 @@ def summarize_runtime(times_ms: list[float], engine_median: float, last_result: 
 
 
 def max_relative_difference(outputs: list[np.ndarray]) -> float:
-    """Return the largest difference of any output from the first, relative to its largest value."""
+    """Return the largest difference between an output and the first one, relative to the largest value of the first."""
     return float(max(np.abs(a - outputs[0]).max() for a in outputs) / np.abs(outputs[0]).max())
 
 
 def compute_two_thread_speedup(figures: dict[str, Any]) -> dict[str, float]:
-    """Return the speedup of the engine from one to two threads, by images per call."""
+    """Return how much faster the engine is with two threads than with one, for each number of images per call."""
     speedups = {}
     for setting in [s for s in figures if s.startswith("1 threads")]:
         one_thread, two_threads = figures[setting], figures.get(setting.replace("1 threads", "2 threads"))
@@ -218,7 +225,7 @@ def compute_two_thread_speedup(figures: dict[str, Any]) -> dict[str, float]:
 
 
 def print_table(title: str, figures: dict[str, Any]) -> None:
-    """Print a table of results."""
+    """Print the results as a table."""
     other_load = f"; other programs used {figures['others_cpus']:.2f} CPUs" if "others_cpus" in figures else ""
     print(f"{title}; binary outputs differ by {figures['apart']:.2g}{other_load}")
     for name, row in figures.items():
@@ -226,7 +233,8 @@ def print_table(title: str, figures: dict[str, Any]) -> None:
             print(f"  {name:31} {row['median']:9.3f} ms  best {row['best']:9.3f}  {row['ratio']:6.2f} x", flush=True)
 
 
-# Measured in a fresh process: peak memory above that of imported NumPy, and the time to load a model.
+# The peak memory and the time to load a model are measured in a new process. The memory of a process that has only
+# imported NumPy is subtracted.
 _MEASURE_LOADING = """
 import re, sys, time
 import numpy as np
@@ -243,7 +251,7 @@ print(1000 * took, peak() - before)
 
 
 def measure_footprint(path: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Return the milliseconds to load a file and the megabytes after one call, as medians of nine processes."""
+    """Return the milliseconds to load a file and the megabytes after one call. Both are medians of nine processes."""
     command, env = [sys.executable, "-c", _MEASURE_LOADING, str(path)], {**os.environ, **environment}
     outputs = [subprocess.check_output(command, text=True, env=env, cwd=ROOT).split() for _ in range(9)]
     loads, megabytes = (sorted(float(row[i]) for row in outputs) for i in (0, 1))
@@ -256,7 +264,7 @@ def _limit_thread_pools(threads: int) -> dict[str, str]:
 
 
 def _read_total_cpu_s() -> float:
-    """Return the busy seconds of all CPUs since the machine started."""
+    """Return the total seconds for which the CPU cores were busy since the machine started."""
     fields = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     idle = fields[3] + fields[4]
     return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")

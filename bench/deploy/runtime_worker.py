@@ -1,4 +1,4 @@
-"""Worker process for one runtime: load the model, then make the requested number of calls per request.
+"""Worker process for one runtime. It loads the model. Then each request asks it to make a number of calls.
 
 Each runtime has its own process, and only one process works at a time. Idle threads of a runtime may spin for a while,
 which would disturb another runtime in the same process.
@@ -17,9 +17,10 @@ from bench.worker_processes import serve_requests
 from lcrbnn.deploy.benchmark.runtimes import RUNTIMES, RunBatch
 from lcrbnn.deploy.engine.bnn_file import read_model
 
-NUM_WARM_UP_CALLS = 3  # before the first request; each request has one more, to fill the caches
-PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # function that runs a batch, and facts for the record
-Clock = Callable[[], float]  # returns the milliseconds of the convolutions in the last call
+# calls before the first request; each request makes one additional call that is not timed, to fill the caches
+NUM_WARM_UP_CALLS = 3
+PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # a function that runs a batch, and facts for the record
+Clock = Callable[[], float]  # a function that returns the time of the convolutions in the last call, in milliseconds
 
 
 def _prepare_engine(job: dict[str, Any]) -> PreparedRuntime:
@@ -53,7 +54,7 @@ def _prepare_benchmark_runtime(job: dict[str, Any]) -> PreparedRuntime:
 
 
 def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with the fused scale, skip, activation and packing of the next bits."""
+    """Time the binary convolutions with the operations fused into them: scale, skip, activation, packing of bits."""
     from lcrbnn.deploy.engine.runtime import Engine
 
     engine = Engine(Path(job["model"]))
@@ -66,7 +67,10 @@ def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
 
 
 def _prepare_openvino_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with their fused operations: scale, skip and activation, without packing bits."""
+    """Time the binary convolutions with the operations fused into them: scale, skip and activation.
+
+    Bits are not packed.
+    """
     from lcrbnn.deploy.benchmark.openvino_backend import CompiledModel
 
     compiled = CompiledModel(read_model(Path(job["model"])), job["threads"], job["batch"], "binary", profile=True)
@@ -94,12 +98,13 @@ def prepare(job: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
         call, facts = RUNTIME_PREPARERS[job["runtime"]](job)
     shape = read_model(Path(job["model"])).shape
     images = np.random.default_rng(0).standard_normal((job["batch"], *shape), np.float32)
-    if job["runtime"] != "lcrbnn":  # equal values in the memory layout of the other runtimes, so that no copy is timed
+    # The values are the same in the memory layout that the other runtimes use. So no copy is timed.
+    if job["runtime"] != "lcrbnn":
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
     np.save(job["answers"], call(images))
     for _ in range(NUM_WARM_UP_CALLS):
         call(images)
-    busy_s = 0.0  # CPU seconds inside requests
+    busy_s = 0.0  # CPU seconds that the process spends inside requests
     start_s = time.process_time()
 
     def handle_request(num_calls: int) -> dict[str, Any]:

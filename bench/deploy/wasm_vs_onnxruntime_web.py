@@ -1,4 +1,4 @@
-"""Compare the WebAssembly engine with ONNX Runtime Web, both in node, one image per call.
+"""Compare the WebAssembly engine with ONNX Runtime Web. Both run in node, with one image per call.
 
     python -m bench.deploy.wasm_vs_onnxruntime_web [--calls 60] [--modules FOLDER] [--record bench/records/page.json]
 
@@ -37,7 +37,7 @@ from lcrbnn.errors import RunFailed
 from lcrbnn.runs.record import write_record
 from tools.native.wasm_page import build_page
 
-CASE_NAMES = ("resnet18", "resnet20")  # keys of ENGINE_CASES
+CASE_NAMES = ("resnet18", "resnet20")  # the compared networks, as keys of ENGINE_CASES
 PACKAGE = "onnxruntime-web"
 
 
@@ -98,7 +98,10 @@ def install_onnxruntime_web(folder: Path) -> Path:
 
 
 def write_files(case: str, folder: Path) -> tuple[int, int, int]:
-    """Write both networks in the formats of both runtimes, and an input image in both layouts. Return its shape."""
+    """Write both networks in the file formats of both runtimes, and an input image in both layouts.
+
+    Return the image's shape.
+    """
     folder.mkdir()
     models = {kind: make_model() for kind, make_model in ENGINE_CASES[case].model_makers.items()}
     (folder / "binary.bnn").write_bytes(to_bytes(models["binary"]))
@@ -112,7 +115,7 @@ def write_files(case: str, folder: Path) -> tuple[int, int, int]:
 
 
 def measure(case: str, folder: Path, modules: Path, num_calls: int) -> dict[str, Any]:
-    """Time all entries on one network, in turns."""
+    """Time all entries on one network. The worker processes take turns."""
     case_folder = folder / case
     shape = write_files(case, case_folder)
     workers = {}

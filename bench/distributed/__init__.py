@@ -1,1 +1,1 @@
-"""Benchmarks and a model of training with several processes."""
+"""Benchmarks of training with several processes, and a model that predicts its speed."""

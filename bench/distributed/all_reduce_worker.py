@@ -1,4 +1,4 @@
-"""Worker of bench.distributed.scaling: one of several processes that time their communication and training steps."""
+"""Worker process of bench.distributed.scaling. Several of them time their communication and training steps together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 
 def time_actions(actions: Mapping[str, Callable[[], Any]], ranks: Ranks, rounds: int) -> dict[str, float]:
-    """Return the minimum seconds of each action. All processes start an action together; other load only adds time."""
+    """Return the minimum seconds of each action. All processes start an action together.
+
+    Other programs can only make it longer.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds + 2):
         for name, action in actions.items():
@@ -32,7 +35,7 @@ def time_actions(actions: Mapping[str, Callable[[], Any]], ranks: Ranks, rounds:
 
 
 def make_steps(settings: dict[str, Any], ranks: Ranks) -> dict[str, Callable[[], None]]:
-    """Return a distributed training step, and a local one with the same images per process."""
+    """Return two training steps: one that communicates with the other processes, and one without communication."""
     spec = TrainSpec().replace(**settings)
     return {
         "together": _make_step(spec, ranks),
@@ -56,7 +59,10 @@ def _make_step(spec: TrainSpec, ranks: Ranks) -> Callable[[], None]:
 
 
 def prepare(job: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """Join the process group. Return the function that times messages, agreement and steps."""
+    """Join the process group.
+
+    Return the function that times messages, agreement between the processes, and training steps.
+    """
     torch.set_num_threads(1)
     group = join_process_group("cpu", 120.0)
     ranks = group.__enter__()

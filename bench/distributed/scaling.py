@@ -26,7 +26,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.nn.models.model_registry import create_model
 from lcrbnn.runs.record import read_record, write_record
 
-MESSAGE_SIZES = [1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26]  # bytes
+MESSAGE_SIZES = [1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26]  # message sizes in bytes
 FITTED_SIZES = (1 << 14, 1 << 24)
 STEP_SETTINGS: dict[str, dict[str, Any]] = {
     "resnet20-double": {
@@ -41,11 +41,14 @@ SYNC_STEP_SETTINGS = {"resnet20-double, shared norms": {**STEP_SETTINGS["resnet2
 RECORD = ROOT / "bench" / "records" / "scaling-cpu.json"
 LOADER_RECORD = RECORD.with_name("loader-cpu.json")
 GPU_COUNTS = [1, 2, 4, 8, 16, 64, 256, 1000]
-IMAGE_FILE_BYTES = 110e3  # the 1.28 million training images of ImageNet have about 140 GB
+IMAGE_FILE_BYTES = 110e3  # The 1.28 million training images of ImageNet take about 140 GB.
 
 
 def measure(rounds: int, num_processes: int = 2) -> dict[str, Any]:
-    """Time messages, agreement and steps with worker processes on this machine."""
+    """Start worker processes on this machine.
+
+    They time messages, agreement between the processes, and training steps.
+    """
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
@@ -76,14 +79,14 @@ def measure(rounds: int, num_processes: int = 2) -> dict[str, Any]:
 
 
 def fit_link(message_times: dict[str, float], n: int) -> Link:
-    """Return the link whose ring all-reduce takes the measured times of the two FITTED_SIZES."""
+    """Return the bandwidth and latency for which a ring all-reduce takes the measured times of the two FITTED_SIZES."""
     small, large = (message_times[str(size)] for size in FITTED_SIZES)
     bandwidth = 2 * (n - 1) / n * (FITTED_SIZES[1] - FITTED_SIZES[0]) / (large - small)
     return Link(bandwidth, (small - 2 * (n - 1) / n * FITTED_SIZES[0] / bandwidth) / (2 * (n - 1)))
 
 
 def compare_with_model(measured: dict[str, Any], link: Link, n: int) -> dict[str, Any]:
-    """Return predicted over measured times of all message sizes and of the steps of n processes."""
+    """Return the ratio of predicted to measured time for all message sizes and for training steps of n processes."""
     ratios: dict[str, Any] = {
         "messages": {size: link.ring_seconds(int(size), n) / seconds for size, seconds in measured["sent"].items()}
     }
@@ -103,13 +106,16 @@ def _count_batch_norms(model: nn.Module) -> int:
 
 
 def read_images_per_core_second() -> float:
-    """Return the photos of ImageNet's average size that the data loader prepares per CPU second, from its record."""
+    """Return how many photos of ImageNet's average size the data loader prepares per CPU second.
+
+    The number is from its record.
+    """
     rates = read_record(LOADER_RECORD)["figures"]["500x375"]["images_per_core_second"]
     return float(rates["loader"])
 
 
 def read_load(name: str) -> Load:
-    """Return the load of ResNet-18 at 224 pixels, with the step time on an H200 from the record."""
+    """Return the workload of ResNet-18 at 224 pixels. The time of a step on an H200 is from the record."""
     record = read_record(ROOT / "bench" / "records" / "wordy" / "gpu-steps-resnet18-224.json")
     if record["settings"]["model"] != name:
         raise InputError(f"the record is for {record['settings']['model']}; got {name}")

@@ -1,4 +1,4 @@
-"""Model of the time per training step on many GPUs: computation, communication and reading images.
+"""Model of the time per training step on many GPUs. It combines computation, communication and reading of images.
 
     step    = max(compute + send, read)      communication starts after the last gradient; reading overlaps with both
     compute = images per GPU x seconds per image
@@ -24,60 +24,64 @@ from lcrbnn.train.distributed.ranks import MIN_INTERVAL_PER_SYNC, SYNC_INTERVAL_
 
 @dataclass(frozen=True)
 class Link:
-    """A communication link."""
+    """A communication link between GPUs or machines: its bandwidth and its latency."""
 
-    bandwidth: float  # bytes per second
-    latency: float  # seconds per hop
+    bandwidth: float  # bandwidth in bytes per second
+    latency: float  # latency in seconds per hop
 
     def ring_seconds(self, num_bytes: float, n: int) -> float:
         """Return the seconds of a ring all-reduce of this many bytes over n processes."""
         return 2 * (n - 1) / n * num_bytes / self.bandwidth + 2 * (n - 1) * self.latency
 
     def tree_seconds(self, num_bytes: float, n: int) -> float:
-        """Return the seconds of a pipelined tree all-reduce, which sends more bytes per link but needs fewer hops."""
+        """Return the seconds of a pipelined tree all-reduce.
+
+        It sends more bytes per link than a ring but needs fewer hops.
+        """
         return 0.0 if n == 1 else 2 * num_bytes / self.bandwidth + self.hop_seconds(n)
 
     def hop_seconds(self, n: int) -> float:
-        """Return the latency of all hops of a tree."""
+        """Return the total latency of all hops of a tree all-reduce, in seconds."""
         return 2 * math.ceil(math.log2(n)) * self.latency
 
     def send_seconds(self, num_bytes: float, n: int) -> float:
-        """Return the seconds of the faster of ring and tree."""
+        """Return the seconds of an all-reduce with the faster of the two algorithms, ring and tree."""
         return min(self.ring_seconds(num_bytes, n), self.tree_seconds(num_bytes, n))
 
 
-# Assumed values, 80 % of the nominal bandwidth. Nothing was measured on several machines.
+# These bandwidths are assumptions: 80 % of the nominal values. Nothing was measured on several machines.
 NVLINK = Link(300e9, 3e-6)
 NETWORKS = {
     "8 x 400 Gb/s": Link(320e9, 15e-6),
     "1 x 400 Gb/s": Link(40e9, 15e-6),
     "1 x 25 Gb/s": Link(2.5e9, 30e-6),
 }
-HOST_LINK = Link(1e9, 250e-6)  # gloo between two processes of one machine (bench/records/scaling-cpu.json)
+# measured with gloo between two processes of one machine (bench/records/scaling-cpu.json)
+HOST_LINK = Link(1e9, 250e-6)
 
 
 @dataclass(frozen=True)
 class Load:
-    """Work per image of one network."""
+    """The work that one network causes per image."""
 
     num_parameters: int
-    image_seconds: float  # GPU time per image: forward, backward and update
-    num_norms: int  # number of batch norms
-    file_bytes: float  # size of a stored image
+    image_seconds: float  # GPU seconds per image for the forward pass, the backward pass and the weight update
+    num_norms: int  # number of batch-norm layers
+    file_bytes: float  # bytes of an image file
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hardware."""
+    """The hardware: machines, GPUs, CPU cores and links."""
 
     network: Link
     within_machine: Link = NVLINK
     gpus_per_machine: int = 8
-    cores_per_gpu: int = 16  # for reading images
-    images_per_core_s: float = 100.0  # decoded per core and second
+    cores_per_gpu: int = 16  # CPU cores that read images
+    images_per_core_s: float = 100.0  # images that one core decodes per second
 
     def slowest_link(self, n: int) -> Link:
-        """Return the slowest link of a ring of n GPUs."""
+        """Return the slowest link in a ring of n GPUs. It limits the speed of the ring."""
         if n <= self.gpus_per_machine:
             return self.within_machine
         return Link(min(self.within_machine.bandwidth, self.network.bandwidth), self.network.latency)
@@ -85,18 +89,18 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Step:
-    """Predicted times of the parts of a step."""
+    """Predicted duration of each part of a training step, in seconds."""
 
     num_gpus: int
     batch_size: int
     compute_s: float
     send_s: float
-    sync_norms_s: float  # added by synchronized batch norms
+    sync_norms_s: float  # additional time for synchronized batch norms
     read_s: float
 
     @property
     def total_s(self) -> float:
-        """Seconds of a step with local batch norms."""
+        """Seconds of a training step whose batch norms are not synchronized."""
         return max(self.compute_s + self.send_s, self.read_s)
 
     @property
@@ -106,12 +110,12 @@ class Step:
 
     @property
     def efficiency(self) -> float:
-        """Fraction of the time spent computing."""
+        """Fraction of the step time that is spent on computation."""
         return self.compute_s / self.total_s
 
 
 def predict_step(load: Load, cluster: Cluster, n: int, batch_size: int) -> Step:
-    """Predict a step of n GPUs. `batch_size` is the total over all GPUs."""
+    """Predict the duration of a training step on n GPUs. `batch_size` is the total over all GPUs."""
     link, images_per_gpu = cluster.slowest_link(n), batch_size / n
     return Step(
         n,
@@ -124,7 +128,10 @@ def predict_step(load: Load, cluster: Cluster, n: int, batch_size: int) -> Step:
 
 
 def predict_signal_delay(n: int) -> float:
-    """Return the maximum seconds until all n processes know of a signal to one, not counting the current step."""
+    """Return the maximum seconds until all n processes know of a signal that one received.
+
+    The current step is not included.
+    """
     sync_s = HOST_LINK.ring_seconds(8, n)
     return max(SYNC_INTERVAL_S, MIN_INTERVAL_PER_SYNC * sync_s) + sync_s
 

@@ -2,12 +2,13 @@
 
     python -m bench.kernels.conv_kernels [--shapes 16x16@32 16x32@32/2 ...] [--tune] [--streams 1] [--record FILE]
 
-A result is the time in microseconds of a launch replayed in a CUDA graph, bfloat16, batch 128: torch (algorithm chosen
-by cuDNN), the kernel with its configured block sizes, and the best of several block sizes. The ratio is the time of
-torch divided by that of the kernel. With several streams, as in parallel runs, one graph per stream is replayed at the
-same time, and a launch counts as the total time divided by the number of launches.
+A result is the time of one launch in microseconds. Launches are replayed in a CUDA graph, in bfloat16 with batch size
+128. The table has the time of torch (cuDNN chooses the algorithm), of the kernel with its configured block sizes, and
+of the kernel with the best of several block sizes. The ratio is the time of torch divided by that of the kernel. With
+several streams, as in parallel runs, each stream replays its own graph at the same time. The time of a launch is then
+the total time divided by the number of launches.
 
-Several processes may compile different shapes at the same time. They measure one after the other.
+Several processes may compile different shapes at the same time, but only one process measures at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LOCK_FILE = Path(tempfile.gettempdir()) / "lcrbnn-bench-kernels.lock"
 
 
 class Operands(NamedTuple):
-    """Operands of the three products: input map x, output gradient g and weight w, all stored channels last."""
+    """The tensors of the three products: input map x, output gradient g and weight w. All are stored channels-last."""
 
     x: Tensor
     g: Tensor
@@ -44,7 +45,7 @@ class Operands(NamedTuple):
 
     @property
     def channels_first(self) -> tuple[Tensor, ...]:
-        """The operands in the layout of torch's convolutions."""
+        """The same tensors in the layout of torch's convolutions."""
         return tuple(t.permute(0, 3, 1, 2) for t in self)
 
 
@@ -52,7 +53,7 @@ Product = Callable[[Operands], Any]
 
 
 def measure(shape: str, should_tune: bool, num_streams: int) -> dict[str, Any]:
-    """Time the three products of one shape (forward, weight gradient, input gradient)."""
+    """Time the three products of a convolution of this shape: forward pass, weight gradient, input gradient."""
     from lcrbnn.nn.kernels import conv_triton as kernels
 
     channels, size_and_stride = shape.split("@")
@@ -83,7 +84,8 @@ def measure(shape: str, should_tune: bool, num_streams: int) -> dict[str, Any]:
         )
     if should_tune:
         for _, run_kernel, table, choices in jobs.values():
-            _try_choices(choices, partial(run_kernel, operands[0]), table, widest)  # compile before taking the lock
+            # compile before taking the lock, because other processes may compile at the same time
+            _try_choices(choices, partial(run_kernel, operands[0]), table, widest)
     figures: dict[str, Any] = {}
     with LOCK_FILE.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -107,7 +109,10 @@ def measure(shape: str, should_tune: bool, num_streams: int) -> dict[str, Any]:
 
 
 def _try_choices(choices: list[Any], work: Callable[[], Any], table: dict[int, Any], widest: int) -> dict[str, Any]:
-    """Run `work` with each choice of block sizes that fits the device, then restore the table. Return the results."""
+    """Return the result of `work` for each choice of block sizes that fits the device.
+
+    Afterwards restore the table of block sizes.
+    """
     from triton.runtime.errors import OutOfResources
 
     original, results = table[widest], {}

@@ -2,9 +2,10 @@
 
     python -m bench.kernels.power_iteration_error [--cifar FOLDER] [--record FILE]
 
-The network is the demo's after five epochs on the digits; with --cifar (folder of the binary version of CIFAR-10) also
-ResNet-20 at initialization and after 150 steps. The result after 1 to 20 iterations is compared with an SVD, for the
-binary and the reference matrix of each block and for their ratio, over ten batches of 128.
+The network is that of the demo after five epochs on the digits. With --cifar (the folder of the binary version of
+CIFAR-10), ResNet-20 is also measured, at initialization and after 150 steps. The result after 1 to 20 iterations is
+compared with an SVD. This is done for the binary and the reference matrix of each block and for the ratio of their
+norms, over ten batches of 128 images.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ INITIALIZATIONS = ("random", "longest-column")
 
 
 def make_measured_networks(cifar_folder: Path | None) -> Iterator[tuple[str, Network, Tensor]]:
-    """Yield the name, network and input images of each measurement."""
+    """Yield the name, the network and the input images of each measurement."""
     digits, _ = load_digits()
     images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.labels)
     torch.manual_seed(0)
@@ -81,7 +82,7 @@ def capture_block_maps(model: Network, images: Tensor) -> tuple[list[CapturedMap
 
 @torch.no_grad()
 def compute_shortfalls(maps: list[CapturedMaps], spans: list[Span], variant: LcrVariant) -> dict[str, list[float]]:
-    """Return 1 - value / exact value of all binary and reference matrices, and the relative error of their ratio."""
+    """Return 1 - value / exact value for all binary and reference matrices, and the relative error of their ratios."""
     errors: dict[str, list[float]] = {"binary": [], "reference": [], "ratio": []}
     for batch_maps in maps:
         binary = [
@@ -112,7 +113,7 @@ def _compute_exact_norm(front: Tensor, back: Tensor, variant: LcrVariant) -> flo
 
 
 def main() -> None:
-    """Print a table of the median and largest shortfall."""
+    """Print a table with the median and the largest relative error of power iteration."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cifar", type=Path, help="folder with data_batch_1.bin")
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")

@@ -25,11 +25,12 @@ from lcrbnn.runs.record import write_record
 
 BATCH_SIZE = 128
 NUM_ITERATIONS = 5
-MAP_SIZES = (16 * 32 * 32, 32 * 16 * 16, 64 * 8 * 8)  # of the three stages, with three blocks each
+# sizes of the feature maps in the three stages, which have three blocks each
+MAP_SIZES = (16 * 32 * 32, 32 * 16 * 16, 64 * 8 * 8)
 
 
 def make_gram_matrices() -> Tensor:
-    """Return A^T A with L2-normalized columns for nine blocks, binary and real: (18, 128, 128)."""
+    """Return A^T A for nine blocks, binary and real, as (18, 128, 128). The columns of A have length 1."""
     torch.manual_seed(0)
     real = [torch.randn(size, BATCH_SIZE) for size in MAP_SIZES for _ in range(3)]
     maps = [torch.nn.functional.normalize(a, dim=0) for a in [*real, *(a.sign() for a in real)]]
@@ -37,24 +38,24 @@ def make_gram_matrices() -> Tensor:
 
 
 def norms_by_power_iteration(matrices: Tensor) -> Tensor:
-    """Return the largest eigenvalues by power iteration, as in training."""
+    """Return the largest eigenvalue of each matrix by power iteration, as in training."""
     with torch.no_grad():
         v, v_before = power_iterate(matrices, pick_longest_column(matrices), NUM_ITERATIONS, squared=False)
     return rayleigh_value(matrices, v, v_before, squared=False)
 
 
 def norms_by_svd(matrices: Tensor) -> Tensor:
-    """Return the exact largest eigenvalues."""
+    """Return the exact largest eigenvalue of each matrix, from an SVD."""
     return torch.linalg.matrix_norm(matrices, 2)
 
 
 def make_timed_call(compute_norms: Callable[[Tensor], Tensor], matrices: Tensor) -> Callable[[], object]:
-    """Return a function that computes the norms and their gradient."""
+    """Return a function that computes the norms and their gradient and can be timed."""
     return lambda: compute_norms(matrices.requires_grad_()).sum().backward()
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """Return the median seconds of each call. The calls alternate, and the first round is a warm-up."""
+    """Return the median seconds of each call. The calls take turns, and the first round is a warm-up."""
     trainer = VariantTrainer("none", False)
     calls = {
         "step": trainer.train_step,

@@ -2,11 +2,13 @@
 
     python -m bench.loading.loader_throughput [--images 160] [--rounds 5] [--record bench/records/loader-cpu.json]
 
-The input is a zip file of generated JPEG images, 500 x 375 pixels (and separately 2000 x 1500). A random crop of each
-image is resized to 224 pixels. The plain loop reads, decodes, crops and resizes with Pillow, then normalizes and
-stacks with NumPy, like a typical loop over a folder. The variant "pixels" omits normalizing and stacking. The loader
-leaves normalizing to the device. Times are CPU seconds of all processes involved, because other programs on the
-machine affect these less than wall time. The variants alternate in every round.
+The input is a zip file of generated JPEG images with 500 x 375 pixels (and a second file with 2000 x 1500 pixels). A
+random crop of each image is resized to 224 pixels. The plain loop does this with Pillow, then normalizes and stacks the
+images with NumPy. Training code that loops over a folder of images often does the same.
+
+The loader leaves the normalization to the device, so the variant "pixels" omits normalizing and stacking. Times are CPU
+seconds of all processes involved. Other programs on the machine affect CPU seconds less than wall time. The variants
+alternate in every round.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from lcrbnn.runs.record import write_record
 
 IMAGE_SIZE, RESIZE_RATIO, CROP_SEED, BATCH_SIZE = 224, 256 / 224, 1, 32
 PHOTO_SIZES = {"500x375": (500, 375), "2000x1500": (2000, 1500)}
-TARGET_RATIO = 1.5  # images per second, relative to the plain loop
+TARGET_RATIO = 1.5  # targets: images per second, relative to the plain Pillow loop
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def crop_with_pillow(content: bytes, index: int) -> np.ndarray:
-    """Return a random crop made with Pillow, uint8 (224, 224, 3)."""
+    """Return a random crop of an image, made with Pillow, as uint8 (224, 224, 3)."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(content)).convert("RGB")  # noqa: TID251  # the baseline uses plain Pillow
@@ -52,7 +54,7 @@ def crop_with_pillow(content: bytes, index: int) -> np.ndarray:
 
 
 def normalize_batch(crops: list[np.ndarray]) -> np.ndarray:
-    """Return a normalized float32 batch (n, 3, 224, 224)."""
+    """Return the images as a normalized float32 batch (n, 3, 224, 224)."""
     dataset = DATASETS["imagenet"]
     mean, std = (np.array(values, np.float32) for values in (dataset.mean, dataset.std))
     return np.stack([((s.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1) for s in crops])
@@ -63,7 +65,7 @@ def time_pillow_loop(
     decode_and_crop: Callable[[bytes, int], np.ndarray],
     finish_batch: Callable[[list[np.ndarray]], Any],
 ) -> float:
-    """Return the CPU seconds of a loop over all images."""
+    """Return the CPU seconds of the plain Pillow loop over all images."""
     reader = ImageReader()
     start_s = time.process_time()
     for start in range(0, len(images), BATCH_SIZE):
@@ -73,7 +75,7 @@ def time_pillow_loop(
 
 
 def time_loader(pool: WorkerPool, images: ImageIndex, crop_seed: int | None) -> float:
-    """Return the CPU seconds of the loader, including its worker processes."""
+    """Return the CPU seconds that the data loader needs for all images, including its worker processes."""
     start_s = time.process_time() + _sum_worker_cpu_s(pool)
     for batch in pool.read_batches(_make_batch_requests(images, crop_seed)):
         assert not batch.broken_images
@@ -97,7 +99,7 @@ def _sum_worker_cpu_s(pool: WorkerPool) -> float:
 
 
 def measure(images: ImageIndex, rounds: int) -> dict[str, Any]:
-    """Return images per CPU second of each variant, and median ratios of the loader to the plain loop."""
+    """Return the images per CPU second of each variant, and the median ratios of the loader to the plain loop."""
 
     def crop_for_evaluation(content: bytes, index: int) -> np.ndarray:
         return decode_and_center_crop(content, IMAGE_SIZE, RESIZE_RATIO)
@@ -110,7 +112,7 @@ def measure(images: ImageIndex, rounds: int) -> dict[str, Any]:
             "pillow, evaluation": lambda: time_pillow_loop(images, crop_for_evaluation, normalize_batch),
             "loader, evaluation": lambda: time_loader(pool, images, None),
         }
-        time_loader(pool, images, CROP_SEED)  # warm-up: imports libraries and starts the workers
+        time_loader(pool, images, CROP_SEED)  # warm-up: imports libraries and starts the workers before the timing
         seconds_by_variant: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(rounds):
             for name, time_variant in variants.items():

@@ -1,4 +1,4 @@
-"""Measure the cost of reading images from files per training step, against noise images on the device.
+"""Measure how much slower a training step is if images are read from files and not from the memory of the device.
 
     python -m bench.loading.loading_wait --data-folder FOLDER [--dataset tiny-imagenet] [--batch-size 256] [--rounds 3]
         [--network resnet18-double-imagenet] [--precision bfloat16] [--workers -1]
@@ -9,6 +9,12 @@
 one epoch (or --steps steps) on each source in turn, after one warm-up epoch, with the compiled step on a GPU. The rate
 with noise images is the maximum for the step. The results are the rate of each source relative to noise, and the
 fraction of time spent waiting for images. Cached images are decoded once, before the timing starts.
+
+With --rehearsal, a small network trains on generated images on a CPU. This only checks that the benchmark works. Each
+round trains one epoch (or --steps steps) on each source in turn, after one warm-up epoch. On a GPU the step is
+compiled. Noise images in the memory of the device give the maximum rate of the step. The results are the rate of each
+source relative to that maximum, and the fraction of time spent waiting for images. Cached images are decoded once,
+before the timing starts.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from lcrbnn.train.setup.build import build_training_parts
 from lcrbnn.train.setup.dataset import DataAccess, fill_in_num_classes, find_dataset, open_splits
 from lcrbnn.train.setup.spec import TrainSpec
 
-TARGET_RATIO = 0.9  # of the rate with noise images
+TARGET_RATIO = 0.9  # target: fraction of the rate with noise images
 NUM_REHEARSAL_IMAGES = 64
 
 
@@ -54,7 +60,7 @@ class TimedSource:
         self.num_steps = min(num_steps, self.step.steps_per_epoch) if num_steps else self.step.steps_per_epoch
 
     def time_epoch(self, number: int) -> tuple[float, float]:
-        """Train one epoch. Return its seconds and the fraction of time spent waiting for images."""
+        """Train one epoch. Return its duration in seconds and the fraction of time spent waiting for images."""
         loading_before_s, start_s = self.source.loading_time_s, time.monotonic()
         self.step.begin_epoch(number, 0, self.spec.lcr_weight)
         for _ in range(self.num_steps):
@@ -65,7 +71,7 @@ class TimedSource:
 
 
 def make_noise_batches(dataset: DataSet, num_images: int, device: torch.device) -> InMemoryBatches:
-    """Return random images in memory, as a source without any reading."""
+    """Return random images in memory: a source from which nothing has to be read."""
     rng = np.random.default_rng(0)
     images = rng.integers(
         0, 256, (num_images, dataset.channels, dataset.image_size, dataset.image_size), dtype=np.uint8
@@ -95,7 +101,7 @@ def open_sources(
 
 
 def measure(timed_sources: dict[str, TimedSource], rounds: int, batch: int) -> dict[str, Any]:
-    """Return the images per second of each source, relative to noise, and the waiting fractions."""
+    """Return the images per second of each source relative to noise images, and the fractions of time spent waiting."""
     for timed_source in timed_sources.values():
         timed_source.time_epoch(0)
     timings: dict[str, list[tuple[float, float]]] = {name: [] for name in timed_sources}

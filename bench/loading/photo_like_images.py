@@ -1,4 +1,7 @@
-"""Generate JPEG images with the decoding cost of photos: noise with the spectrum of natural images, in a zip file."""
+"""Generate a zip file of JPEG images that take as long to decode as photos.
+
+They are noise with the spectrum of photos.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-JPEG_QUALITY = 92  # gives about 105 kB per 500 x 375 image, the average of ImageNet
-SPECTRUM_EXPONENT = 1.2  # amplitudes are proportional to 1 / frequency**exponent
+JPEG_QUALITY = 92  # JPEG quality that gives about 105 kB per 500 x 375 image, the average of ImageNet
+SPECTRUM_EXPONENT = 1.2  # The amplitude of a frequency is proportional to 1 / frequency**exponent.
 
 
 def make_photo_jpeg(width: int, height: int, seed: int, spectrum_exponent: float = SPECTRUM_EXPONENT) -> bytes:
@@ -21,7 +24,7 @@ def make_photo_jpeg(width: int, height: int, seed: int, spectrum_exponent: float
     frequency = np.hypot(down, across)
     frequency[0, 0] = 1.0
     shared_spectrum, channels = np.zeros(frequency.shape, complex), list[np.ndarray]()
-    for _ in range(3):  # the colour channels are correlated, as in photos
+    for _ in range(3):  # make the colour channels correlated, as in photos
         spectrum = (
             rng.normal(size=frequency.shape) + 1j * rng.normal(size=frequency.shape)
         ) / frequency**spectrum_exponent

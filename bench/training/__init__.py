@@ -1,1 +1,1 @@
-"""Benchmarks of training steps: throughput, memory, and agreement of the compiled with the eager step."""
+"""Benchmarks of training steps: speed, memory, and agreement between compiled and eager steps."""

@@ -3,9 +3,9 @@
     python -m bench.training.compiled_vs_eager_accuracy [--recipe digits] [--precision bfloat16]
         [--record bench/records/twin-means.json]
 
-The gradients of both steps agree within rounding (bench.training.gradient_agreement). Rounding flips some signs, so
-two runs with one seed diverge. The test compares the final accuracies instead: the interval of the paired differences
-must include 0 and be as narrow as the number of seeds allows.
+The gradients of both steps agree within rounding (bench.training.gradient_agreement). Rounding flips some signs, so two
+runs with the same seed diverge. This benchmark therefore compares the final accuracies. The interval of the paired
+differences must include 0 and be as narrow as the number of seeds allows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP_MODES = ("eager", "compiled")
 
 
 def main() -> None:
-    """Train all seeds with both steps, print and record the differences."""
+    """Train all seeds with both kinds of step. Print and record the differences in accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recipe", default="digits")
     parser.add_argument("--precision", default="bfloat16")

@@ -1,4 +1,7 @@
-"""Time the complete trainer with a clock in place of its progress bar, which is called at every step and epoch end."""
+"""Time the complete trainer.
+
+A clock replaces the progress bar, because the trainer calls it at each step and epoch end.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,22 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train_parallel
 
-NUM_WARM_UP_EPOCHS = 2  # not timed
-NO_CHECKPOINT_INTERVAL_S = 1e9  # so long that no checkpoint is saved during the timed epochs
+NUM_WARM_UP_EPOCHS = 2  # warm-up epochs, which are not timed
+NO_CHECKPOINT_INTERVAL_S = 1e9  # minutes between checkpoints: so many that none is saved during the timed epochs
 
 
 class EpochClock(ProgressBar):
-    """Record the time of the first step and of each epoch end. Stop the runs when all timed epochs are done."""
+    """Clock that records the time of the first step and of each epoch end.
+
+    It stops the runs when all timed epochs are done.
+    """
 
     def __init__(self, total: int, num_runs: int, num_epochs: int, profiler: KernelProfiler | None = None) -> None:
-        """Start the clock. With no epochs it stops after the first step of each run."""
+        """Start the clock. With 0 epochs, it stops each run after its first step."""
         super().__init__(total, print_tenths=False)
         self.num_runs, self.num_epochs, self.profiler = num_runs, num_epochs, profiler
-        self.num_epoch_ends = 0 if num_epochs == 0 else num_runs * (NUM_WARM_UP_EPOCHS + num_epochs)  # of all runs
+        # number of epochs to time, summed over all runs
+        self.num_epoch_ends = 0 if num_epochs == 0 else num_runs * (NUM_WARM_UP_EPOCHS + num_epochs)
         self.first_step_time: float | None = None
         self.epoch_end_times: list[float] = []
 
@@ -55,7 +62,10 @@ class EpochClock(ProgressBar):
 def time_epochs(
     specs: Mapping[Path, TrainSpec], options: RunOptions, num_epochs: int, should_profile: bool = False
 ) -> dict[str, Any]:
-    """Train in parallel for `num_epochs` timed epochs after the warm-up. With 0, stop after one step of each run."""
+    """Train the runs in parallel for `num_epochs` timed epochs after the warm-up.
+
+    With 0, stop each run after its first step.
+    """
     clocks: list[EpochClock] = []
     num_runs = len(specs)
     profiler = KernelProfiler(5 * num_runs) if should_profile and torch.cuda.is_available() else None
@@ -78,14 +88,15 @@ def time_epochs(
         spec = next(iter(specs.values()))
         figures |= _compute_speed(clock, clock.total // num_runs // spec.epochs, spec.batch_size)
     if profiler is None and num_epochs:
-        figures["checkpoint_s"] = (end_s - clock.epoch_end_times[-1]) / num_runs  # each run saves one when it stops
+        # each run saves a checkpoint when it stops
+        figures["checkpoint_s"] = (end_s - clock.epoch_end_times[-1]) / num_runs
     return figures if profiler is None else {**figures, "kernels": profiler.figures}
 
 
 def _compute_speed(clock: EpochClock, steps_per_epoch: int, batch_size: int) -> dict[str, Any]:
     end_times = clock.epoch_end_times[
         clock.num_runs - 1 : clock.num_epoch_ends : clock.num_runs
-    ]  # of the slowest run, per epoch
+    ]  # seconds per epoch of the slowest run
     epoch_seconds = [after - before for before, after in pairwise(end_times[NUM_WARM_UP_EPOCHS - 1 :])]
     num_steps = clock.num_runs * steps_per_epoch * len(epoch_seconds)
     return {

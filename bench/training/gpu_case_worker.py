@@ -1,4 +1,4 @@
-"""Worker process for one case: prepare data and teacher, then measure on request and write the record."""
+"""Worker process that measures one case. It prepares data and teacher, measures on request and writes the record."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from lcrbnn.train.setup.options import RunOptions
 class Job:
     """The task of one worker process."""
 
-    name: str  # key of CASES
-    scratch: str  # folder
-    num_epochs: int  # timed epochs; 0 only fills the compiler cache
-    num_images: int | None = None  # None: as many as the data set has
+    name: str  # name of the case: a key of CASES
+    scratch: str  # folder of the run
+    num_epochs: int  # number of timed epochs; 0 = only fill the compiler cache
+    num_images: int | None = None  # number of images; None = as many as the data set has
     device: str = "auto"
     is_rehearsal: bool = False
     should_profile: bool = False
-    record_file: str | None = None  # file
+    record_file: str | None = None  # file of the record
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as values that JSON can store."""
         return asdict(self)
 
     @property
     def case(self) -> Case:
-        """The case to run."""
+        """The row of CASES that this job measures."""
         return shrink_case(CASES[self.name]) if self.is_rehearsal else CASES[self.name]
 
 
@@ -66,7 +66,7 @@ def prepare(arguments: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def _compile(job: Job, teacher: str) -> dict[str, Any]:
-    """Compile the step. Kernel timings made during parallel compilation are unreliable and not kept."""
+    """Compile the step. The kernel timings of a parallel compilation are unreliable, so they are not kept."""
     compiler: Any = torch._inductor.config
     compiler.autotune_local_cache = False
     runs = {Path(job.scratch) / "fill": job.case.make_spec(teacher)}
@@ -95,7 +95,7 @@ def _measure(job: Job, teacher: str, data_bytes: int, message: dict[str, Any]) -
 
 
 def _measure_memory(data_bytes: int, num_runs: int) -> dict[str, float]:
-    """Return the GPU memory in MB. Memory other than images is divided by the number of runs."""
+    """Return the GPU memory in MB. The part that is not used for images is divided by the number of runs."""
     if not torch.cuda.is_available():
         return {}
     peak = torch.cuda.max_memory_allocated()

@@ -1,4 +1,4 @@
-"""CASES: training steps measured on a GPU, and their targets."""
+"""CASES: the training steps that are measured on a GPU, with their targets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from lcrbnn.train.fast.fused_step import FusionOptions
 from lcrbnn.train.setup.spec import TrainSpec
 
-MAX_MEMORY_RATIO = 1.1  # target for the memory of a run with LCR, relative to its baseline
+MAX_MEMORY_RATIO = 1.1  # target: memory of a run with LCR, relative to the same run without LCR
 
-# Settings added to a step: variants of LCR (the paper's with a lambda that never diverges) or other regularizers.
+# Settings that add a loss to a step: variants of LCR or other regularizers. The lambda of the variant "paper" is so
+# small that training never diverges.
 ADDED_LOSSES: dict[str, dict[str, Any]] = {
     "none": {},
     "latent": {"lcr_weight": 1.0},
@@ -23,19 +24,20 @@ ADDED_LOSSES: dict[str, dict[str, Any]] = {
     "defensive": {"regularizer": "defensive-quantization"},
 }
 
-# Compiler settings (torch._inductor.config) that might speed up a step of many small kernels. Cooperative reductions
-# are for single runs only: the programs of one reduction wait for each other, and those of several parallel runs
-# together may not fit on a GPU at once, which would deadlock.
+# Compiler settings (torch._inductor.config) that might speed up a step of many small kernels. Use cooperative
+# reductions for single runs only. The programs of one such reduction wait for each other. The programs of several
+# parallel runs may not fit on a GPU at the same time, and then they would deadlock.
 COMPILER_SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "combo": {"combo_kernels": True},  # several independent kernels per launch
-    "cooperative": {"triton.cooperative_reductions": True},  # one launch per reduction instead of two
-    "tuned": {"coordinate_descent_tuning": True},  # tries out block sizes
-    "pdl": {"triton.enable_pdl": True},  # programmatic dependent launch: starts a kernel early (Hopper and later)
+    "combo": {"combo_kernels": True},  # combines several independent kernels in one launch
+    "cooperative": {"triton.cooperative_reductions": True},  # uses one launch per reduction instead of two
+    "tuned": {"coordinate_descent_tuning": True},  # tries out several block sizes per kernel
+    # programmatic dependent launch: starts a kernel before the previous one has ended (Hopper and later)
+    "pdl": {"triton.enable_pdl": True},
 }
 
 
-# Fusion options by case name. Cases that are not listed use the options of the package.
+# Fusion options by case name. Cases without an entry use the default options of the package.
 FUSION_OPTIONS: dict[str, FusionOptions] = {
     "wordy": FusionOptions(),
     "norms": FusionOptions(fuse_batch_norms=True, scale_weights=True),
@@ -54,16 +56,16 @@ class Case:
     dataset: str = "synthetic-32"  # key of SYNTHETIC_SIZES
     added_loss: str = "none"  # key of ADDED_LOSSES
     compiler: str = "plain"  # key of COMPILER_SETTINGS
-    num_runs: int = 1  # trained in parallel
+    num_runs: int = 1  # number of runs that are trained in parallel
     batch_size: int = 128
     precision: str = "bfloat16"
-    min_images_per_s: float | None = None  # target
-    baseline: str | None = None  # name of the case it is compared with
-    max_time_ratio: float | None = None  # target for the step time, relative to the baseline
+    min_images_per_s: float | None = None  # target: images per second
+    baseline: str | None = None  # name of the case that this case is compared with
+    max_time_ratio: float | None = None  # target: step time relative to the baseline case
 
     @property
     def needs_teacher(self) -> bool:
-        """True if the added loss needs a teacher network."""
+        """Return whether the added loss needs a teacher network."""
         return self.added_loss in ("teacher", "official")
 
     @property
@@ -72,7 +74,10 @@ class Case:
         return (self.model, self.dataset, self.added_loss, self.compiler, self.precision, self.batch_size)
 
     def make_spec(self, teacher: str = "", seed: int = 0) -> TrainSpec:
-        """Return the spec of one run: settings of the recipes, but a learning rate that is stable on random labels."""
+        """Return the spec of one run.
+
+        It has the settings of the recipes, but a learning rate that is stable on random labels.
+        """
         return TrainSpec(
             dataset=self.dataset,
             train_split="train+valid",
@@ -131,5 +136,5 @@ CASES: dict[str, Case] = {
 
 
 def shrink_case(case: Case) -> Case:
-    """Return the case with the smallest network on the smallest images, to try it on a CPU."""
+    """Return the case with the smallest network and the smallest images, so that it can be tried on a CPU."""
     return replace(case, model="resnet8-double", dataset="synthetic-8")

@@ -1,4 +1,4 @@
-"""Measure training throughput on a GPU over complete epochs, and the cost of LCR, against targets.
+"""Measure training throughput and the cost of LCR on a GPU over complete epochs, and compare both with targets.
 
     python -m bench.training.gpu_throughput [--cases resnet20,resnet20-latent] [--record-folder FOLDER] [--profile]
 
@@ -7,9 +7,9 @@ augmentation, log lines and two measurements of the LCR ratios (in real training
 no validation, because these runs train on all training images, as the recipes do. Checkpoint times are listed
 separately.
 
-All cases are compiled first, in parallel processes. Then fresh processes, which find everything in the compiler cache,
-are measured one at a time, while the others have not yet used the GPU. Ratios compare cases of one call, so the
-baseline of each case is measured too.
+All cases are compiled first, in parallel processes. Then new processes measure the cases one at a time. They find all
+compiled code in the compiler cache. No other process uses the GPU during a measurement. Ratios only compare cases of
+the same call, so the baseline of each case is measured too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.training.step_kernel_times import format_kernel_table
 from bench.worker_processes import Worker, count_cores, make_compiler_environment
 from lcrbnn.errors import lookup
 
-READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240  # per worker process
+READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240  # timeout per worker process, in seconds
 NUM_REHEARSAL_IMAGES = 256
 
 
@@ -43,7 +43,10 @@ def main() -> None:
 
 
 def _compile_cases(jobs: dict[str, Job]) -> dict[str, Any]:
-    """Compile all cases. Return the seconds to the first step by case. Cases with one compile key are compiled once."""
+    """Compile all cases. Return the seconds until the first step of each.
+
+    Cases with the same compile key are compiled once.
+    """
     start_s = time.monotonic()
     representatives: dict[tuple[Any, ...], str] = {}
     for name, job in jobs.items():

@@ -2,10 +2,11 @@
 
     python -m bench.training.gradient_agreement [--record-folder FOLDER] [--rehearsal]
 
-The errors are relative: of all gradients together, and the largest of a single parameter. Further figures explain
-them: the number of flipped signs, the error if the eager step uses the signs of the compiled step, and the difference
-between two repetitions of each step. In bfloat16 also: the distance of both steps from float32, and the error if the
-compiler rounds after every operation like the eager step. The images are the embedded digits, enlarged.
+The errors are relative. One is the error of all gradients together, the other is the largest error of a single
+parameter. Further figures explain them: the number of flipped signs, the error if the eager step uses the signs of the
+compiled step, and the difference between two repetitions of each step. In bfloat16, there are two more: the distance of
+both steps from float32, and the error if the compiler rounds after every operation like the eager step. The images are
+enlarged digits of the package.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _make_job(model: str, precision: str, added_loss: str, args: argparse.Namesp
 
 
 def _format_result(name: str, result: dict[str, Any]) -> str:
-    """Return the comparison as text. Errors are of all gradients together."""
+    """Return the comparison as text. The errors in it are those of all gradients together."""
     if set(result) == {"error"} and isinstance(result["error"], str):
         return f"{name}: failed; {result['error']}"
     error, target = result["error"], result["target"]

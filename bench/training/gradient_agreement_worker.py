@@ -1,4 +1,4 @@
-"""Worker process for one comparison of gradients: the compiled and the eager step from the same state."""
+"""Worker process for one comparison: gradients of the compiled and of the eager step, both from the same state."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from lcrbnn.train.fast.compiled_step import CompiledStep
 from lcrbnn.train.setup.build import TrainingParts, build_training_parts
 from lcrbnn.train.setup.spec import TrainSpec
 
-MAX_RELATIVE_ERRORS = {"float32": 1e-5, "bfloat16": 1e-2}  # targets for all gradients together
-MIN_NORM_FRACTION = 1e-3  # parameters below this fraction of the total gradient norm are not in the largest error
+# target: maximum relative error of all gradients together, by precision
+MAX_RELATIVE_ERRORS = {"float32": 1e-5, "bfloat16": 1e-2}
+# Parameters whose gradient norm is below this fraction of the total norm are ignored in the largest error.
+MIN_NORM_FRACTION = 1e-3
 
 Gradients = dict[str, Tensor]
 
@@ -43,15 +45,15 @@ class Job:
     num_images: int
     device: str = "auto"
     is_rehearsal: bool = False
-    record_file: str | None = None  # file
+    record_file: str | None = None  # file of the record
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields as values that JSON can store."""
         return asdict(self)
 
     @property
     def spec(self) -> TrainSpec:
-        """Spec of both steps."""
+        """The training settings of both steps."""
         case = Case(self.model, precision=self.precision, added_loss=self.added_loss)
         return (shrink_case(case) if self.is_rehearsal else case).make_spec()
 
@@ -100,19 +102,19 @@ def _compare_steps(job: Job) -> dict[str, Any]:
 
 
 class StepUnderTest:
-    """One of the two steps, with its own network."""
+    """One of the two compared steps, with its own copy of the network."""
 
     def __init__(
         self, step_class: type[EagerStep] | type[CompiledStep], spec: TrainSpec, batches: InMemoryBatches
     ) -> None:
-        """Build network and step. The seed gives both sides the same state."""
+        """Build the network and the step. With the same seed, both steps start from the same state."""
         fused = step_class is CompiledStep and batches.labels.device.type == "cuda"
         self.parts: TrainingParts = build_training_parts(spec, batches.labels.device, fused=fused)
         self.spec, self.step = spec, step_class(spec, self.parts, batches)
         self._initial_state = {name: t.detach().clone() for name, t in self.parts.model.state_dict().items()}
 
     def compute_gradients(self) -> Gradients:
-        """Return the gradients of the first step from the initial state."""
+        """Return the gradients of the first step, computed from the initial state."""
         model = self.parts.model
         model.load_state_dict(self._initial_state)
         set_progress(model, 0.0)
@@ -140,11 +142,11 @@ def _total_norm(norms: dict[str, float]) -> float:
 
 
 def _compare_signs(spec: TrainSpec, batches: InMemoryBatches, eager_gradients: Gradients) -> dict[str, Any]:
-    """Return the flipped signs, and the error that remains if the eager step uses the signs of the compiled step."""
+    """Return the number of flipped signs, and the error if the eager step uses the signs of the compiled step."""
     eager = StepUnderTest(EagerStep, spec, batches)
     eager_signs = record_signs(eager.parts.model)
     eager.compute_gradients()
-    torch._dynamo.reset()  # otherwise the compiled code without hooks would be reused
+    torch._dynamo.reset()  # without the reset, torch would reuse the compiled code that has no hooks
     compiled = StepUnderTest(CompiledStep, spec, batches)
     compiled_signs = record_signs(compiled.parts.model, template=eager_signs)
     gradients = compiled.compute_gradients()
@@ -160,7 +162,10 @@ def _compare_signs(spec: TrainSpec, batches: InMemoryBatches, eager_gradients: G
 def _compare_with_eager_rounding(
     spec: TrainSpec, batches: InMemoryBatches, eager_gradients: Gradients
 ) -> dict[str, Any]:
-    """Return the error if the compiler rounds after every operation, not only when it stores a result."""
+    """Return the error if the compiler rounds after every operation.
+
+    Normally it rounds only when it stores a result.
+    """
     torch._dynamo.reset()
     compiler: Any = torch._inductor.config
     with compiler.patch(emulate_precision_casts=True):
@@ -168,7 +173,10 @@ def _compare_with_eager_rounding(
 
 
 def _catch_failure(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the result of `compute`, or the failure. Only the main error of a comparison is required."""
+    """Return the result of `compute`, or the error message if it fails.
+
+    Only the main error of a comparison is required.
+    """
     try:
         return compute()
     except Exception as error:

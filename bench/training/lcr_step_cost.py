@@ -1,9 +1,10 @@
-"""Measure the cost of LCR in a CPU training step: ResNet-20 (double skip, IR-Net), batch 128, as time ratios.
+"""Measure how much LCR slows down a CPU training step: ResNet-20 (double skip, IR-Net), batch size 128.
 
     python -m bench.training.lcr_step_cost [--record FILE]
 
-The steps of all variants are interleaved, so that changes in machine load affect all variants. A ratio divides medians.
-Targets, with reference `pre-binarization` and lambda > 0: at most 1.30 per block and 1.10 per stage.
+The steps of all variants take turns, so that changes in machine load affect all variants. A ratio is the median time
+with LCR divided by the median without. Targets, with reference `pre-binarization` and lambda > 0: at most 1.30 per
+block and 1.10 per stage.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m bench.training.lcr_variants_on_digits [--record FILE]
 
-The demo's network is trained on all 1,297 training digits for 15 epochs with three paired seeds; each variant with
-lambda 0, 1 and 8. Three seeds of a small network do not decide about accuracy. They show whether a variant does harm
-and in which direction its ratios move. The 500 test digits are evaluated after each run, so they are no independent
-test of a variant that is picked here.
+The network of the demo is trained on all 1,297 training digits for 15 epochs with three paired seeds. Each variant is
+trained with lambda 0, 1 and 8. Three seeds of a small network cannot decide which variant has the better accuracy. They
+show whether a variant does harm, and in which direction its ratios change. The 500 test digits are evaluated after each
+run. So they are no independent test for a variant that is chosen with this benchmark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
     args = parser.parse_args()
-    steps_per_epoch = 21  # 1,297 digits in batches of 64
+    steps_per_epoch = 21  # steps per epoch: 1,297 digits in batches of 64
     progress = ProgressBar(len(VARIANT_OPTIONS) * len(LCR_WEIGHTS) * NUM_SEEDS * NUM_EPOCHS * steps_per_epoch)
     figures: dict[str, Any] = {}
     for (name, options), weight in product(VARIANT_OPTIONS.items(), LCR_WEIGHTS):

@@ -1,4 +1,4 @@
-"""Record the signs of a network's binarizers during a step (also a compiled one) and force them on another network."""
+"""Record the signs of a network's binarizers during a step, and force these signs on another network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lcrbnn.nn.methods.binarizer import Binarizer, BinaryTensor
 
-SignsByBinarizer = dict[str, Tensor]  # True for +1, by name of the binarizer
+SignsByBinarizer = dict[str, Tensor]  # by name of the binarizer: True where the sign is +1
 
 
 def find_binarizers(model: nn.Module) -> dict[str, Binarizer]:
@@ -19,7 +19,7 @@ def find_binarizers(model: nn.Module) -> dict[str, Binarizer]:
 
 
 def record_signs(model: nn.Module, template: SignsByBinarizer | None = None) -> SignsByBinarizer:
-    """Record the signs of every later forward pass in the returned dict.
+    """Record the signs of every later forward pass in the returned dictionary.
 
     A compiled step needs existing tensors to write to. `template` gives their shapes, from the eager step.
     """
@@ -40,7 +40,7 @@ def record_signs(model: nn.Module, template: SignsByBinarizer | None = None) -> 
 
 
 def force_signs(model: nn.Module, forced: SignsByBinarizer) -> None:
-    """Replace the signs of every later forward pass by these. Gradients flow as before."""
+    """Make every later forward pass use the given signs. The gradients flow as before."""
 
     def make_hook(signs: Tensor) -> Callable[..., BinaryTensor]:
         def hook(module: nn.Module, inputs: Any, output: BinaryTensor) -> BinaryTensor:
@@ -50,12 +50,12 @@ def force_signs(model: nn.Module, forced: SignsByBinarizer) -> None:
         return hook
 
     for name, module in find_binarizers(model).items():
-        # Prepended, so that the hooks of LCR get the forced signs too.
+        # This hook is prepended. Otherwise the hooks of LCR would run first and get the original signs.
         module.register_forward_hook(make_hook(forced[name]), prepend=True)
 
 
 def count_flipped_signs(a: SignsByBinarizer, b: SignsByBinarizer) -> dict[str, Any]:
-    """Count the differing signs in total, and name the binarizer with the largest fraction."""
+    """Return the total number of signs that differ, and the name of the binarizer with the largest fraction of them."""
     counts = {name: (int((a[name] ^ b[name]).sum()), a[name].numel()) for name in a}
     worst = max(counts, key=lambda name: counts[name][0] / counts[name][1])
     return {

@@ -2,12 +2,12 @@
 
     python -m bench.training.regularizer_comparison [--record FILE] [--rounds 15] [--epochs 15] [--seeds 3]
 
-Accuracy: the demo's network on digits with paired seeds, on the 500 test digits. Step time: ResNet-20 (double skip,
-IR-Net), batch 128. The steps of all variants alternate, so that changes in machine load affect all variants, and a
-ratio divides medians. On a CPU the ratio uses CPU seconds of the process, because other programs disturb wall time.
-Memory: all tensors that a step saves for its backward pass, and on a GPU also the peak of the allocator. Finally, the
-change of the output of a binary layer and its batch norm caused by a variant. If a sign or a batch norm cancels the
-normalization, only the effect of the batch norm's eps remains.
+Accuracy: the network of the demo is trained on digits with paired seeds and evaluated on the 500 test digits. Step
+time: ResNet-20 (double skip, IR-Net), batch size 128. The steps of all variants alternate, so that changes in machine
+load affect all variants. A ratio is a quotient of medians. On a CPU, times are CPU seconds of the process, because
+other programs disturb wall time. Memory: the bytes of all tensors that a step saves for its backward pass. On a GPU,
+the peak of the allocator is measured too. Output change: how much a variant changes the output of a binary layer and
+its batch norm. If a sign or a batch norm cancels the normalization, only the effect of the batch norm's eps remains.
 
 The benchmark runs on CPU and GPU and needs only torch and NumPy.
 """
@@ -38,12 +38,12 @@ from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
 BATCH_SIZE = 128
-STEPS_PER_EPOCH = 21  # 1,297 digits in batches of 64
-NUM_COMPARED_IMAGES = 8  # for the change of layer outputs
-REGULARIZER_WEIGHT = 1e-4  # of the loss of defensive quantization
+STEPS_PER_EPOCH = 21  # steps per epoch: 1,297 digits in batches of 64
+NUM_COMPARED_IMAGES = 8  # batch size for measuring the change of layer outputs
+REGULARIZER_WEIGHT = 1e-4  # weight of the loss of defensive quantization
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-# Variant name -> key of REGULARIZERS, and whether LCR is used.
+# Variant name -> (key of REGULARIZERS, whether LCR is used).
 VARIANTS: dict[str, tuple[str, bool]] = {
     "none": ("none", False),
     "retention (LCR, default)": ("none", True),
@@ -54,10 +54,10 @@ VARIANTS: dict[str, tuple[str, bool]] = {
 
 
 class VariantTrainer:
-    """Training steps of one variant on fixed images."""
+    """Runs training steps of one variant on fixed images."""
 
     def __init__(self, name: str, uses_lcr: bool) -> None:
-        """Build the network, with the same initial weights in every variant."""
+        """Build the network. Its initial weights are the same in every variant."""
         torch.manual_seed(0)
         self.model = lcrbnn.create_model("resnet20-double", "irnet").to(DEVICE)
         self.images = torch.randn(BATCH_SIZE, 3, 32, 32).to(DEVICE)
@@ -89,7 +89,10 @@ class VariantTrainer:
         return time_call(self.train_step)
 
     def measure_saved_bytes(self) -> int:
-        """Return the bytes of all tensors saved for the backward pass, without weights, counting each storage once."""
+        """Return the bytes of all tensors that are saved for the backward pass, without weights.
+
+        Shared storage is counted once.
+        """
         weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
         bytes_by_storage: dict[int, int] = {}
 
@@ -107,7 +110,7 @@ class VariantTrainer:
         return total
 
     def measure_peak_bytes(self) -> int | None:
-        """Return the memory that a step adds to the allocator's level at its peak, None on a CPU."""
+        """Return how many bytes a step adds to the allocator's memory at its peak, or None on a CPU."""
         if DEVICE.type != "cuda":
             return None
         before = torch.cuda.memory_allocated()
@@ -136,7 +139,7 @@ def time_variants(trainers: dict[str, VariantTrainer], rounds: int) -> dict[str,
     for i in range(rounds + 1):
         for name, trainer in trainers.items():
             step_seconds = trainer.time_step()
-            if i > 0:  # the first round is a warm-up
+            if i > 0:  # the first round is a warm-up and is not timed
                 seconds[name].append(step_seconds)
     return {
         name: (
@@ -151,8 +154,8 @@ def time_variants(trainers: dict[str, VariantTrainer], rounds: int) -> dict[str,
 def measure_output_change(name: str) -> float:
     """Return the largest relative change that a regularizer causes in the output of a binary layer and batch norm.
 
-    Each layer is compared on its own, on equal inputs and in float64. In a complete network, the eps of a batch norm is
-    enough to flip a sign somewhere, which later layers amplify.
+    Each layer is measured separately, on equal inputs and in float64. In a complete network, the eps of a batch norm is
+    enough to flip a sign, and later layers amplify the difference.
     """
     plain, regularized = VariantTrainer("none", False).model.double(), VariantTrainer(name, False).model.double()
     largest = 0.0
@@ -169,7 +172,7 @@ def measure_output_change(name: str) -> float:
 
 
 def train_and_evaluate(name: str, uses_lcr: bool, epochs: int, seeds: int, progress: ProgressBar) -> list[float]:
-    """Return the test accuracy of each seed. Training uses one thread, which is fastest on digits."""
+    """Return the test accuracy of each seed. Training uses one thread, because that is fastest on digits."""
     accuracies = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

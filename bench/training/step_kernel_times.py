@@ -1,4 +1,4 @@
-"""Profile the GPU kernels of training steps and their device time."""
+"""Measure the device time of each GPU kernel in training steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MAX_KERNELS_SHOWN = 70
 
 
 class KernelProfiler:
-    """Profile `num_steps` steps. Profiling starts with the first call of `record_step`, after a warm-up step."""
+    """Profiles `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
 
     def __init__(self, num_steps: int) -> None:
-        """Prepare the profiler."""
+        """Create the profiler without starting it."""
         self.num_steps, self.figures, self._steps_done = num_steps, dict[str, Any](), -1
         self._profile = profile(activities=[ProfilerActivity.CUDA])
 
     def record_step(self) -> bool:
-        """Call this after each step. Return True once all steps are profiled."""
+        """Count a step. Call this after each step. Return True once all steps are profiled."""
         self._steps_done += 1
         if self._steps_done == 0:
             torch.cuda.synchronize()
@@ -33,7 +33,7 @@ class KernelProfiler:
     def _summarize(self) -> dict[str, Any]:
         rows = sorted(self._profile.key_averages(), key=lambda row: -row.self_device_time_total)
         times_by_name: dict[str, list[float]] = {}
-        for row in rows:  # kernels are merged by the first 100 characters of their names
+        for row in rows:  # kernels with the same first 100 characters in their names count as one
             entry = times_by_name.setdefault(row.key[:100], [0.0, 0.0])
             entry[0] += row.self_device_time_total / self.num_steps
             entry[1] += row.count / self.num_steps

@@ -1,4 +1,4 @@
-"""Measure the images per second of the training step alone: eager or compiled, with or without LCR.
+"""Measure the images per second of the training step alone, eager or compiled, with or without LCR.
 
     python -m bench.training.step_throughput [--network resnet20-double] [--precision bfloat16] [--lcr-weight 0]
         [--step-mode compiled] [--profile]
@@ -28,12 +28,13 @@ from lcrbnn.train.fast.compiled_step import CompiledStep
 from lcrbnn.train.setup.build import build_training_parts
 from lcrbnn.train.setup.spec import TrainSpec
 
-LOCK_FILE = Path(tempfile.gettempdir()) / "lcrbnn-bench.lock"  # other processes may compile meanwhile, not measure
+# other processes may compile at the same time, but must not measure
+LOCK_FILE = Path(tempfile.gettempdir()) / "lcrbnn-bench.lock"
 NUM_EPOCHS = 3
 
 
 def measure(spec: TrainSpec, step_mode: str, num_images: int, num_seeds: int, should_profile: bool) -> dict[str, Any]:
-    """Time the epochs of one setting. Return step time, throughput and memory."""
+    """Time the epochs with these settings. Return step time, throughput and memory."""
     device = find_device("auto")
     with (
         register_dataset(spec.dataset, make_noise_split(spec.dataset, num_images)) as dataset,
@@ -88,7 +89,7 @@ def _profile_kernels(step: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure one setting and print one line."""
+    """Measure with one choice of settings and print one line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--network", default="resnet20-double")
     parser.add_argument("--precision", default="bfloat16")

@@ -1,4 +1,4 @@
-"""Noise images registered as a data set, and a teacher trained on them. Step times are the same as on real images."""
+"""Noise images as a data set, and a teacher that is trained on them. Step times are the same as on real images."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
-NUM_TEST_IMAGES = 8  # also the number of images the teacher is trained on
+NUM_TEST_IMAGES = 8  # number of noise images per epoch; the teacher is trained on as many
 
 
 @dataclass(frozen=True)
 class SyntheticSize:
-    """Dimensions of a synthetic data set."""
+    """Image size and number of classes of a synthetic data set."""
 
     image_size: int
     num_classes: int
-    num_images: int  # in the training split
+    num_images: int  # number of training images
 
 
 SYNTHETIC_SIZES: dict[str, SyntheticSize] = {
@@ -38,7 +38,7 @@ SYNTHETIC_SIZES: dict[str, SyntheticSize] = {
 
 @contextmanager
 def register_dataset(name: str, train: Split) -> Iterator[DataSet]:
-    """Register a data set of this name with these training images, for the duration of the context."""
+    """Register a data set with this name and these training images. It is removed at the end of the context."""
     size, template, replaced = SYNTHETIC_SIZES[name], DATASETS["cifar10"], DATASETS.get(name)
     images = ImageArrays(train, make_noise_split(name, NUM_TEST_IMAGES))
     DATASETS[name] = replace(
@@ -53,7 +53,7 @@ def register_dataset(name: str, train: Split) -> Iterator[DataSet]:
 
 
 def make_noise_split(name: str, num_images: int | None = None) -> Split:
-    """Return noise images for a synthetic data set, by default as many as its training split has."""
+    """Return noise images for a synthetic data set. By default, their number is that of its training split."""
     size, rng = SYNTHETIC_SIZES[name], np.random.default_rng(0)
     shape = (size.num_images if num_images is None else num_images, 3, size.image_size, size.image_size)
     images = np.frombuffer(rng.bytes(int(np.prod(shape))), np.uint8).reshape(shape)
@@ -61,7 +61,7 @@ def make_noise_split(name: str, num_images: int | None = None) -> Split:
 
 
 def make_enlarged_digits(name: str, num_images: int) -> Split:
-    """Return enlarged digits: images with a real learning signal, so that the gradients are not noise."""
+    """Return enlarged digits. They are real images, so that their gradients are not only noise."""
     train, factor = read_digits().train, SYNTHETIC_SIZES[name].image_size // 8
     images = (train.images[:num_images].astype(np.uint16) * 255 // MAX_PIXEL_VALUE).astype(np.uint8)
     return Split(

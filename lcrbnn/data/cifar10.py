@@ -1,4 +1,4 @@
-"""CIFAR-10 from its official files: the binary version, or the pickled version without running code in the pickle."""
+"""Read CIFAR-10 from its official files: the binary version, or the pickled one without running code in it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lcrbnn.data.split import ImageArrays, Split
 from lcrbnn.errors import InputError
 
 IMAGE_SHAPE = (3, 32, 32)
-_RECORD_BYTES = 1 + 3 * 32 * 32  # a label, then the red, green and blue plane
-_NUM_SMALL_TRAIN_IMAGES = 20_000  # the first ones of the data set
+_RECORD_BYTES = 1 + 3 * 32 * 32  # bytes per image: the label, then the red, green and blue pixels
+_NUM_SMALL_TRAIN_IMAGES = 20_000  # number of training images in the small version: the first ones of the data set
 
 
 class CifarLayout(NamedTuple):
-    """One official file layout: its folder, the MD5 of each file (test images last), and the function that reads it."""
+    """One layout of the official files: folder, MD5 of each file (test images last), and reading function."""
 
     folder: str
     files: dict[str, str]
@@ -29,9 +29,10 @@ class CifarLayout(NamedTuple):
 
 
 def load_cifar10(folder: Path) -> ImageArrays:
-    """Read the six official files of either layout from `folder`, or from the folder that their archive creates in it.
+    """Return CIFAR-10 from its six official files, in either layout. The files are in `folder` or a subfolder of it.
 
-    Raise InputError if a file is missing or is not the official file.
+    The subfolder is the one that the official archive creates. Raise InputError if a file is missing or is not the
+    official file.
     """
     location = _find_files(folder)
     if location is None and folder.exists() and not folder.is_dir():
@@ -50,23 +51,24 @@ def load_cifar10(folder: Path) -> ImageArrays:
 
 
 def load_small_cifar10(folder: Path) -> ImageArrays:
-    """Read the first 20,000 training images and all test images of CIFAR-10, reduced to 16 x 16 pixels."""
+    """Return the first 20,000 training images and all test images of CIFAR-10, reduced to 16 x 16 pixels."""
     full_size = load_cifar10(folder)
     train_rows = np.arange(min(_NUM_SMALL_TRAIN_IMAGES, len(full_size.train.labels)))
     return ImageArrays(_halve_resolution(full_size.train.take(train_rows)), _halve_resolution(full_size.test))
 
 
 def _halve_resolution(split: Split) -> Split:
-    """Average each block of 2 x 2 pixels, rounded half up."""
+    """Return images of half the height and width. Each pixel is the mean of 2 x 2 pixels, and halves are rounded up."""
     n, channels, height, width = split.images.shape
     blocks = split.images.reshape(n, channels, height // 2, 2, width // 2, 2)
     return Split(((blocks.sum((3, 5), dtype=np.uint16) + 2) // 4).astype(np.uint8), split.labels)
 
 
 def _find_files(folder: Path) -> tuple[Path, CifarLayout] | None:
-    """Return the first folder with all files of a layout.
+    """Return the first folder that contains all files of a layout.
 
-    If there is none, return the first folder with any of the files: reading it raises an error about the missing file.
+    If there is no such folder, return the first folder with any of the files. Reading it then raises an error that
+    names the missing file.
     """
     candidates = [(location, layout) for layout in LAYOUTS for location in (folder, folder / layout.folder)]
     for all_or_any in (all, any):
@@ -77,7 +79,7 @@ def _find_files(folder: Path) -> tuple[Path, CifarLayout] | None:
 
 
 def _read_verified(path: Path, md5: str) -> bytes:
-    """Return the content of an official file. Raise InputError if the MD5 differs, before the content is parsed."""
+    """Return the content of an official file. Raise InputError before the content is parsed if its MD5 is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -91,7 +93,7 @@ def _read_verified(path: Path, md5: str) -> bytes:
 
 
 def read_binary(content: bytes, path: Path) -> Split:
-    """Parse a file of the binary version."""
+    """Return the images and labels in a file of the binary version."""
     if not content or len(content) % _RECORD_BYTES:
         raise InputError(
             f"{path} has {len(content):,} bytes, which is not a multiple of the {_RECORD_BYTES} bytes of an image"
@@ -101,9 +103,10 @@ def read_binary(content: bytes, path: Path) -> Split:
 
 
 def read_pickled(content: bytes, path: Path) -> Split:
-    """Parse a file of the Python version: a pickled dictionary of NumPy arrays and lists.
+    """Return the images and labels in a file of the Python version: a pickled dictionary of NumPy arrays and lists.
 
-    No code in the file is run. Check the MD5 before, because forged arrays could still crash NumPy.
+    No code in the file is run. The caller must check the MD5 of the file before, because forged arrays could still
+    crash NumPy.
     """
     try:
         contents = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
@@ -125,14 +128,15 @@ def _make_split(images: np.ndarray, labels: np.ndarray, path: Path) -> Split:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickler for NumPy arrays and plain Python values. Other names raise UnpicklingError and are never imported."""
+    """Unpickler that only creates NumPy arrays and plain Python values. Any other name raises UnpicklingError."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.replace("numpy._core", "numpy.core"), name) == ("numpy.core.multiarray", "_reconstruct"):
             return _reconstruct
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):  # Python 3 pickles bytes this way in protocol 2
+        # with protocol 2, Python 3 stores bytes objects as a call of this function
+        if (module, name) == ("_codecs", "encode"):
             return _encode
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not needed for arrays")
 
@@ -140,7 +144,8 @@ class _ArrayUnpickler(pickle.Unpickler):
 def _reconstruct(kind: Any, shape: Any, typecode: Any) -> np.ndarray:
     if kind is not np.ndarray:
         raise pickle.UnpicklingError("it refers to an array of an unknown type")
-    return np.ndarray((0,), np.uint8)  # the unpickler sets its state next, which replaces shape and type
+    # the unpickler sets the state of the array next, which replaces its shape and type
+    return np.ndarray((0,), np.uint8)
 
 
 def _encode(text: str, encoding: str) -> bytes:

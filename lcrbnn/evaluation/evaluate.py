@@ -1,4 +1,4 @@
-"""Evaluation of a trained network on its validation split or its test split."""
+"""Evaluate a trained network on its validation split or its test split."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lcrbnn.train.validation import Accuracy, compute_accuracy
 
 
 class Evaluation(NamedTuple):
-    """Accuracy of a network on one split, and the number of test results in its record."""
+    """Accuracy of a network on one split, and how many test results its record contains."""
 
     accuracy: Accuracy
-    num_test_results: int  # including this one; 0 if the validation split was evaluated
+    num_test_results: int  # this result included; 0 if the validation split was evaluated
 
 
 def check_evaluable(path: Path, *, use_test_split: bool) -> None:
-    """Raise InputError if `evaluate` would reject this run. Reads the run folder, but no images."""
+    """Raise InputError if `evaluate` would reject this run. This function reads the run folder but no images."""
     _load_evaluable(RunFolder(path), use_test_split)
 
 
@@ -39,9 +39,9 @@ def _load_evaluable(folder: RunFolder, use_test_split: bool) -> tuple[TrainSpec,
 
 
 def evaluate(path: Path, options: RunOptions | None = None, *, use_test_split: bool = False) -> Evaluation:
-    """Return the accuracy of a run on its validation split, or on the test split with `use_test_split`.
+    """Return the accuracy of a run on its validation split. With `use_test_split`, use the test split instead.
 
-    A test result is added to the record of the run, which is locked meanwhile.
+    A test result is added to the record of the run. The run is locked during this time.
     """
     options = options or RunOptions()
     folder = RunFolder(path)
@@ -77,19 +77,19 @@ def evaluate(path: Path, options: RunOptions | None = None, *, use_test_split: b
 
 
 class EvaluatedModel(NamedTuple):
-    """A trained network of a run or of the zoo, with its data set and the settings that identify it in records."""
+    """A trained network of a run or of the zoo, with its data set, and with settings that identify it in records."""
 
-    name: str  # for messages and tables
-    spec: TrainSpec  # spec.precision is the precision of evaluation
+    name: str  # name of the network in messages and tables
+    spec: TrainSpec  # the precision in this spec is used for evaluation
     model: Network
     dataset: DataSet
-    record_settings: dict[str, Any]  # training spec and SHA-256 of the weights, part of every record
+    record_settings: dict[str, Any]  # training spec and SHA-256 of the weights; every record contains both
 
 
 def load_run_model(path: Path, *, require_finished: bool = False) -> EvaluatedModel:
     """Return the network of the newest checkpoint of a run.
 
-    With `require_finished`, raise InputError for an unfinished run, because the test split is for finished runs only.
+    With `require_finished`, an unfinished run raises InputError, because only finished runs may use the test split.
     """
     folder = RunFolder(path)
     spec, model, digest = load_finished_network(folder) if require_finished else load_network(folder)

@@ -11,21 +11,21 @@ from typing import NamedTuple
 from lcrbnn.errors import InputError
 from lcrbnn.evaluation.student_t import student_t_quantile
 
-CONFIDENCE_LEVEL = 0.95  # of the interval
-DETECTION_POWER = 0.8  # probability that the interval of a detectable difference excludes 0
-# The noncentral t distribution is integrated over the ratio of measured to true std, from 0 to MAX_STD_RATIO.
+CONFIDENCE_LEVEL = 0.95  # probability that the interval contains the true difference
+DETECTION_POWER = 0.8  # probability with which the interval of a detectable difference excludes 0
+# The noncentral t distribution is an integral over the ratio (measured std / true std), here from 0 to MAX_STD_RATIO.
 NUM_INTEGRATION_STEPS, MAX_STD_RATIO = 1000, 6.0
 
 
 class PairedDifference(NamedTuple):
-    """Statistics of the differences b - a between runs with the same seeds."""
+    """Statistics of the differences b - a between runs a and b with the same seeds."""
 
     num_pairs: int
     mean: float
-    std: float  # of the differences
+    std: float  # standard deviation of the differences
     low: float  # lower end of the 95 % confidence interval
     high: float
-    detectable: float  # the interval excludes 0 with probability 0.8 if the true difference is this large
+    detectable: float  # true difference for which the interval excludes 0 with probability 0.8
 
     @property
     def is_significant(self) -> bool:
@@ -33,12 +33,15 @@ class PairedDifference(NamedTuple):
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
-        """Return the signed mean with its interval, such as "+0.31 [-0.12, +0.74]"."""
+        """Return the mean with its sign and its interval, such as "+0.31 [-0.12, +0.74]"."""
         return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
 def compare_paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
-    """Return the paired comparison of runs a and b (one value per seed, same order), with Student's t distribution."""
+    """Return the paired comparison of runs a and b, with Student's t distribution.
+
+    Both have one value per seed, same order.
+    """
     if len(a) != len(b) or len(a) < 2:
         raise InputError(f"an interval needs two or more pairs of runs; got {len(a)} and {len(b)} runs")
     differences = [y - x for x, y in zip(a, b, strict=True)]
@@ -52,9 +55,10 @@ def compare_paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
 
 @lru_cache
 def detectable_difference(degrees_of_freedom: int) -> float:
-    """Return the true difference, in standard errors, whose interval excludes 0 with probability DETECTION_POWER.
+    """Return the smallest true difference that is detected with probability DETECTION_POWER, in standard errors.
 
-    The length of an interval is random too, so the statistic follows the noncentral t distribution.
+    Detected means that the confidence interval excludes 0. The length of an interval is random too, so the statistic
+    follows the noncentral t distribution.
     """
     critical_value = student_t_quantile(0.5 + CONFIDENCE_LEVEL / 2, degrees_of_freedom)
     low, high = 0.0, 1.0
@@ -71,12 +75,16 @@ def detectable_difference(degrees_of_freedom: int) -> float:
 
 
 def _noncentral_t_tail(shift: float, critical_value: float, degrees_of_freedom: int) -> float:
-    """Return P(T > critical_value) of the noncentral t distribution: a normal tail averaged over the measured std."""
+    """Return P(T > critical_value) for the noncentral t distribution.
+
+    It is a normal tail probability, averaged over the measured std.
+    """
     normal = statistics.NormalDist()
     scale = 2 * (degrees_of_freedom / 2) ** (degrees_of_freedom / 2) / math.gamma(degrees_of_freedom / 2)
-    total = normal.cdf(shift) / 2 if degrees_of_freedom == 1 else 0.0  # term of std ratio 0
+    total = normal.cdf(shift) / 2 if degrees_of_freedom == 1 else 0.0  # term of the integral for std ratio 0
     for i in range(1, NUM_INTEGRATION_STEPS):
-        std_ratio = MAX_STD_RATIO * i / NUM_INTEGRATION_STEPS  # measured standard deviation / true one
+        # ratio of the measured standard deviation to the true one
+        std_ratio = MAX_STD_RATIO * i / NUM_INTEGRATION_STEPS
         total += (
             std_ratio ** (degrees_of_freedom - 1)
             * math.exp(-degrees_of_freedom * std_ratio * std_ratio / 2)

@@ -1,4 +1,4 @@
-"""Groups of runs that are compared seed by seed: finding the runs, measuring them, and the table of results."""
+"""Groups of runs that are compared seed by seed: find the runs, measure them, and render the table of results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.runs.run_folder import RunFolder, find_runs
 from lcrbnn.train.setup.load import read_spec
 
-SeedGroups = dict[str, dict[int, Path]]  # group name -> seed -> run folder
+SeedGroups = dict[str, dict[int, Path]]  # dictionary: group name -> seed -> run folder
 IsComplete = Callable[[Mapping[str, Any]], bool]
-ReportProgress = Callable[[str], None]  # called with the name of each finished part
-GroupFigures = Mapping[str, Mapping[int, Mapping[str, float]]]  # group name -> seed -> name of the figure -> value
+ReportProgress = Callable[[str], None]  # function that is called with the name of each finished part
+# dictionary: group name -> seed -> name of the figure -> value
+GroupFigures = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
 def find_groups(
     arguments: Iterable[str], identify_non_run: Callable[[str], tuple[str, int] | None] = lambda source: None
 ) -> SeedGroups:
-    """Return the runs of each group from arguments such as runs/a/none, lcr=runs/a/lcr or runs/a/none/seed-0.
+    """Return the run folders by group and seed.
 
-    The runs of a group differ in their seed. Without NAME=, a group is named after the folder that contains the seeds.
-    `identify_non_run` returns name and seed of a source that is not a run, such as zoo:NAME, and None for a run.
+    Arguments are, for example, runs/a/none, lcr=runs/a/lcr or runs/a/none/seed-0. The runs of a group differ only in
+    their seed. Without NAME=, a group gets the name of the folder that contains the seeds. `identify_non_run` returns
+    the name and the seed of a source that is not a run, such as zoo:NAME. For a run it returns None.
     """
     groups: SeedGroups = {}
     for argument in arguments:
@@ -60,9 +62,9 @@ def measure_groups(
     *,
     is_complete: IsComplete,
 ) -> dict[str, dict[int, Any]]:
-    """Return the figures of each run by group and seed, and write a record for each run as soon as it is measured.
+    """Return the figures of each run by group and seed. As soon as a run is measured, its record is written.
 
-    A run that has a record with the same settings is not measured again. `measure` calls its last argument after each
+    If a run has a record with the same settings, it is not measured again. `measure` calls its last argument after each
     of the `parts_per_run` parts. `is_complete` returns whether the figures of a record contain all expected entries.
     """
     record_paths = {
@@ -112,7 +114,7 @@ def render_group_comparison(
 ) -> str:
     """Return a table with one row per figure: mean and std of each group, and paired differences to the first group.
 
-    `figure_titles` maps names of figures to row titles. A figure that no run has is left out.
+    `figure_titles` maps the names of figures to row titles. A figure is left out if no run has it.
     """
     groups = list(figures)
     title_width = max([len(title) for title in figure_titles.values()] + [4])

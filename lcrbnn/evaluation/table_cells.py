@@ -1,4 +1,4 @@
-"""Formatting of tables in documents: aligned columns, confidence intervals, a dash for a missing value."""
+"""Formatting of tables in documents: aligned columns, confidence intervals, and a dash for a missing value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
 
-NO_VALUE = "–"  # shown if there is no value, such as the interval of a single run
+NO_VALUE = "–"  # text of a table cell that has no value, for example the interval of a single run
 NOT_RUN = "not run"
 
 
@@ -24,14 +24,17 @@ def format_markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def compare_with_zero(values: Sequence[float]) -> PairedDifference | None:
-    """Return the comparison of the values with 0, or None for a single value."""
+    """Return the statistical comparison of the values with 0, or None for a single value."""
     return compare_paired([0.0] * len(values), values) if len(values) > 1 else None
 
 
 def format_interval(
     values: Sequence[float], format_spec: str, bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> str:
-    """Return the 95 % interval of the mean, clipped to the possible range `bounds`, or a dash for a single value."""
+    """Return the 95 % interval of the mean as text, clipped to the possible range `bounds`.
+
+    A single value gives a dash.
+    """
     difference = compare_with_zero(values)
     return (
         NO_VALUE
@@ -41,10 +44,10 @@ def format_interval(
 
 
 def format_std(values: Sequence[float]) -> str:
-    """Return the standard deviation as text, or a dash for a single value."""
+    """Return the standard deviation as text. A single value gives a dash."""
     return f"{statistics.stdev(values):.2f}" if len(values) > 1 else NO_VALUE
 
 
 def use_minus_sign(text: str) -> str:
-    """Replace hyphens in front of numbers by minus signs."""
+    """Return the text with minus signs in place of hyphens in front of numbers."""
     return text.replace("-", "−") if text[:1] in "[+-" else text

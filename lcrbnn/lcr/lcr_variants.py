@@ -8,8 +8,8 @@ from typing import Any
 
 from lcrbnn.errors import InputError, check_known_names, check_number, lookup
 
-# The allowed values of each text field, with a short description. Tables of functions in other modules use these names
-# as keys.
+# The allowed values of each text field of LcrVariant, each with a short description. Other modules have tables of
+# functions with these names as keys.
 LCR_CHOICES: dict[str, Mapping[str, str]] = {
     "matrix": {
         "cross-gram": "Eq. 8, N x N over the batch",
@@ -49,7 +49,7 @@ LCR_CHOICES: dict[str, Mapping[str, str]] = {
     },
 }
 
-# Values of existing records. New runs cannot use them: there is no code for them any more.
+# Values that occur in existing records. New runs cannot use them, because their code was removed.
 RETIRED_LCR_CHOICES: dict[str, Mapping[str, str]] = {
     "distance": {"ratio-below-1": "Eq. 11 where the ratio is below 1, otherwise 0"},
 }
@@ -57,27 +57,28 @@ RETIRED_LCR_CHOICES: dict[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class LcrVariant:
-    """The settings that turn feature maps into the LCR loss L_Lip. Text fields take the values in LCR_CHOICES."""
+    """The settings that determine how the LCR loss L_Lip is computed. Text fields take the values in LCR_CHOICES."""
 
     matrix: str = "gram"
     normalization: str = "l2"
     reference: str = "pre-binarization"
     activations: str = "binary"
     granularity: str = "blocks"
-    num_last_matrices: int = 0  # use only the last N retention matrices (0 = all)
+    num_last_matrices: int = 0  # use only the last N retention matrices; 0 = use all
     power_iteration_init: str = "longest-column"
     power_iterations: int = 5
-    sqrt_eigenvalue: bool = False  # use the square root of the largest eigenvalue instead of the eigenvalue
+    sqrt_eigenvalue: bool = False  # whether the square root of the largest eigenvalue is used instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0
     reference_gradient: bool = False  # also train the network through sigma_F, the spectral norms of the reference
     learnable_scale: bool = False  # multiply each binary feature map by a learnable factor
     coefficient: str = "half"
-    weight: float = 1.0  # lambda
-    quantization_error_weight: float = 0.0  # weight of the quantization error of Algorithm 1, which Eq. 12 omits
+    weight: float = 1.0  # lambda, the weight of the LCR loss
+    # weight of the quantization error of Algorithm 1; Eq. 12 does not contain it
+    quantization_error_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise InputError for an unknown name or a number out of range."""
+        """Check the values. Raise InputError for an unknown name or a number out of range."""
         for field, allowed in LCR_CHOICES.items():
             if getattr(self, field) not in RETIRED_LCR_CHOICES.get(field, {}):
                 lookup(allowed, getattr(self, field), f"retention {field}")
@@ -101,7 +102,7 @@ class LcrVariant:
         return replace(self, **changes)
 
     def reject_retired_choices(self) -> None:
-        """Raise InputError if the variant of an existing record cannot be used for new runs."""
+        """Raise InputError if the variant has a value that only existing records may have."""
         for field, retired in RETIRED_LCR_CHOICES.items():
             if getattr(self, field) in retired:
                 raise InputError(
@@ -111,16 +112,16 @@ class LcrVariant:
 
 
 LCR_VARIANTS: dict[str, LcrVariant] = {
-    # Eq. 9 on normalized feature maps, one matrix per block. Among the variants with reference "pre-binarization" it
-    # reduced the accuracy least in the screening runs, and not at all with a late warm-up (see LCR_DEFAULTS in
+    # Eq. 9 on normalized feature maps, one matrix per block. In the screening runs with reference "pre-binarization",
+    # this variant reduced the accuracy least. With a late warm-up it did not reduce the accuracy (see LCR_DEFAULTS in
     # lcrbnn/recipes/recipe.py and paper/docs/results.md).
     "default": LcrVariant(),
     # The paper, literally: Eq. 8 on unscaled activations, one matrix per pair of adjacent layers. The reference is the
-    # tensor before the sign in the same forward pass.
+    # tensor before the sign, in the same forward pass.
     "paper": LcrVariant(matrix="cross-gram", normalization="none", granularity="layers", power_iteration_init="random"),
     # The published code: one matrix per stage, a teacher, real feature maps with a learnable factor, one step of power
-    # iteration from a vector of ones, and MSE / 2^(L-k). Three details of that code are not reproduced:
-    # its second forward pass, its second update of the batch-norm statistics and its teacher in training mode.
+    # iteration from a vector of ones, and MSE / 2^(L-k). Three details of that code are not reproduced: its second
+    # forward pass, its second update of the batch-norm statistics and its teacher in training mode.
     "official": LcrVariant(
         matrix="per-sample",
         normalization="none",

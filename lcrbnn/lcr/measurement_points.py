@@ -1,4 +1,4 @@
-"""The spans of a network for which retention matrices are computed: named modules, or those of an LCR variant."""
+"""The parts of a network (spans) whose retention matrices are computed: named modules, or those of an LCR variant."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lcrbnn.nn.models.network import Network
 def find_spans(
     model: nn.Module, variant: LcrVariant, blocks: Sequence[str] | None, layers: Sequence[str] | None
 ) -> list[Span]:
-    """Return the spans of the named blocks or layers.
+    """Return the spans of the named blocks or layers. A span is a part of the network from one feature map to another.
 
-    Without names, these are the spans of the variant's granularity, in a network of this package. If the variant has
-    `num_last_matrices`, only the last ones are returned.
+    Without names, the granularity of the variant determines the spans. This needs a network of this package. If the
+    variant sets `num_last_matrices`, only that many spans at the end are returned.
     """
     spans = _find_all_spans(model, variant, blocks, layers)
     if variant.num_last_matrices > len(spans):
@@ -53,7 +53,7 @@ def _find_all_spans(
     return SPAN_FINDERS[variant.granularity](model)
 
 
-# The spans of a network of this package, by `LcrVariant.granularity`.
+# Functions that return the spans of a network of this package, by `LcrVariant.granularity`.
 SPAN_FINDERS = {
     "layers": lambda net: make_layer_spans(net.main_path),
     "blocks": lambda net: make_block_spans(net.block_names),
@@ -65,7 +65,10 @@ SPAN_FINDERS = {
 
 
 def check_module_names(names: Any, argument: str, model: nn.Module) -> list[str]:
-    """Return the list of module names. Raise InputError with the module's name if it holds a module instead."""
+    """Return the list of module names. Raise InputError if an entry is a module.
+
+    The message then states the module's name.
+    """
     is_module = isinstance(names, nn.Module)
     if isinstance(names, Iterable) and not is_module and not isinstance(names, str):
         names = list(names)

@@ -13,13 +13,13 @@ from lcrbnn.nn.model_hooks import iter_binary_layers
 
 
 def orthogonality_loss(model: nn.Module) -> Tensor:
-    """Return the sum over binary layers of |W W^T - I|^2 / 2, where W is the latent weight with one row per filter.
+    """Return |W W^T - I|^2 / 2, summed over binary layers. W is the latent weight with one row per filter.
 
-    This is the loss of Defensive Quantization (Lin et al. 2019). W^T W of that paper gives the same gradient, and the
-    loss differs by a constant, so the smaller of the two matrices is used. The latent weight is regularized because the
-    rows of a sign matrix all have the same length. The convex combinations at skip connections are left out: they
-    change the network, and this project compares losses. The beta of that paper is the setting
-    regularizer_weight. Its default of 1e-4 is our choice, because there is no public code.
+    This is the loss of Defensive Quantization (Lin et al. 2019). That paper uses W^T W, which gives the same gradient
+    and a loss that differs by a constant. Here the smaller of the two matrices is used. The latent weight is
+    regularized, because all rows of a sign matrix have the same length. The paper also has convex combinations at skip
+    connections. They are left out, because they change the network and this project compares losses. The paper's beta
+    is the setting regularizer_weight. Its default of 1e-4 is our choice, because there is no public code.
     """
     total = torch.zeros(())
     for _, layer in iter_binary_layers(model):
@@ -32,7 +32,10 @@ def orthogonality_loss(model: nn.Module) -> Tensor:
 
 
 class Regularizer(NamedTuple):
-    """One regularizer: `attach` changes a new network. `loss` is added to the task loss, times regularizer_weight."""
+    """A weight regularizer. `attach` changes a new network.
+
+    The value of `loss` times regularizer_weight is added to the task loss.
+    """
 
     name: str
     summary: str

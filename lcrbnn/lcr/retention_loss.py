@@ -1,4 +1,4 @@
-"""The LCR loss L_Lip as a pure function of the feature maps of a binary network and of its reference."""
+"""The LCR loss L_Lip as a pure function of the feature maps of a binary network and those of its reference."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ MIN_SIGMA = 1e-12
 
 
 class RetentionResult(NamedTuple):
-    """L_Lip and the spectral norms sigma: one list entry per retention matrix, of shape (1,) or (samples,)."""
+    """L_Lip and the spectral norms sigma.
+
+    The lists have one entry per retention matrix, of shape (1,) or (samples,).
+    """
 
     loss: Tensor
     binary_sigmas: list[Tensor]
     reference_sigmas: list[Tensor]
 
     def sigma_ratios(self) -> Tensor:
-        """Return sigma_B / sigma_F of each matrix (mean over samples), without gradient, and 1 where sigma_F is 0."""
+        """Return sigma_B / sigma_F of each matrix, without gradient. Samples are averaged.
+
+        The ratio is 1 where sigma_F is 0.
+        """
         rows = [
             _divide_sigmas(b, f).detach().mean() for b, f in zip(self.binary_sigmas, self.reference_sigmas, strict=True)
         ]
@@ -42,7 +48,7 @@ def retention_loss(
     *,
     check_overflow: bool = True,
 ) -> RetentionResult:
-    """Return L_Lip of the feature maps of a binary network and of its reference, both in forward order.
+    """Return L_Lip for the feature maps of a binary network and those of its reference, both in forward order.
 
     Gradient flows only to the binary maps, and also to the reference maps if the variant has `reference_gradient`. The
     vectors of the power iteration are treated as constants. The loss is computed in float32, or in the type of the maps
@@ -83,7 +89,7 @@ def has_overflowed(result: RetentionResult, pairs: Sequence[Pair]) -> bool:
 
 
 def describe_overflow(sigma_ratios: Tensor, variant: LcrVariant, places: Sequence[str]) -> str:
-    """Return a sentence that names the first place whose ratio of spectral norms is infinite or NaN."""
+    """Return an error message with the first place whose ratio of spectral norms is infinite or NaN."""
     is_finite = (sigma_ratios / variant.beta).square().isfinite().tolist()
     overflowing = next((place for place, finite in zip(places, is_finite, strict=False) if not finite), None)
     location = f" at {overflowing}" if overflowing else ""
@@ -94,9 +100,9 @@ def describe_overflow(sigma_ratios: Tensor, variant: LcrVariant, places: Sequenc
 
 
 def compute_spectral_norms(pairs: Sequence[Pair], variant: LcrVariant, start_vector: Tensor) -> list[Tensor]:
-    """Return sigma of the retention matrix of each pair, differentiable in the maps.
+    """Return sigma of the retention matrix of each pair. The values are differentiable in the maps.
 
-    Matrices of one size are iterated together.
+    The power iteration processes all matrices of one size together.
     """
     sigma_by_pair: dict[int, Tensor] = {}
     for indices in _group_by_size(pairs, variant):
@@ -131,11 +137,12 @@ def _run_power_iteration(
     return power_iterate(matrices, start_vectors, variant.power_iterations, squared=squared)
 
 
-# The start vector of the power iteration, from the matrices (b, m, n) and a drawn vector: one vector (n,) for all
-# matrices, or one per matrix (b, n).
+# Functions that return the start vector of the power iteration for matrices (b, m, n) and a drawn vector. The result is
+# one vector (n,) for all matrices, or one per matrix (b, n).
 START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),  # Algorithm 2
-    "ones": lambda matrices, drawn: matrices.new_ones(matrices.shape[2]),  # as in the official code, not of length 1
+    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),  # as in Algorithm 2
+    # the official code does not scale this vector to length 1
+    "ones": lambda matrices, drawn: matrices.new_ones(matrices.shape[2]),
     "longest-column": lambda matrices, drawn: pick_longest_column(matrices),
 }
 
@@ -143,7 +150,7 @@ START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def sum_weighted_distances(
     binary_sigmas: Sequence[Tensor], reference_sigmas: Sequence[Tensor], variant: LcrVariant
 ) -> Tensor:
-    """Return the sum of the distances of the matrices k = 1 .. L-1, weighted by powers of beta^(k - L)."""
+    """Return the weighted sum of the distances of the matrices k = 1 .. L-1. The weights are powers of beta^(k - L)."""
     num_layers = len(binary_sigmas) + 1
     distance = DISTANCES[variant.distance]
     terms = [
@@ -154,8 +161,8 @@ def sum_weighted_distances(
 
 
 def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:
-    # A sigma_F of 0 (feature maps that are all zero) sets no target: the ratio is then 1 by definition, without a
-    # gradient. The comparison is written so that NaN stays NaN.
+    # If sigma_F is 0 (all feature maps are zero), there is no target. The ratio is then 1 by definition and has no
+    # gradient. The comparison keeps NaN as NaN.
     is_usable = ~(reference_sigma <= MIN_SIGMA)
     return torch.where(is_usable, binary_sigma / torch.where(is_usable, reference_sigma, 1.0), 1.0)
 
@@ -163,25 +170,27 @@ def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ratio": lambda sigma_b, sigma_f, weight: (
         ((_divide_sigmas(sigma_b, sigma_f) - 1) * weight).square().mean()
-    ),  # Eq. 11
+    ),  # Eq. 11 of the paper
     "log-ratio": lambda sigma_b, sigma_f, weight: (
         (_divide_sigmas(sigma_b, sigma_f).clamp_min(MIN_SIGMA).log() * weight).square().mean()
     ),
-    "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,  # as in the official code
+    # mean squared difference, as in the official code
+    "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,
 }
 
-# The factor of lambda * L_Lip in the total loss, from the batch size.
+# Functions of the batch size that return the factor of lambda * L_Lip in the total loss.
 COEFFICIENTS: dict[str, Callable[[int], float]] = {
-    "half": lambda batch_size: 1 / 2,  # Eq. 12
-    "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),  # the published code, where λ has the name alpha
+    "half": lambda batch_size: 1 / 2,  # Eq. 12 of the paper
+    # the published code, in which lambda has the name alpha
+    "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),
 }
 
 
 def quantization_error(weights: Sequence[Tensor]) -> Tensor:
-    """Return L_QE of Algorithm 1: the sum over layers of |W - alpha sgn W|^2 with alpha = mean |w| of each filter.
+    """Return L_QE of Algorithm 1: the sum over layers of |W - alpha sgn W|^2.
 
-    This alpha minimizes the error. W is the tensor whose sign is taken. For a method that standardizes its weights, W
-    is the standardized weight.
+    Here alpha is the mean |w| of each filter. This alpha minimizes the error. W is the tensor whose sign is taken. So
+    if a method standardizes its weights, W is the standardized weight.
     """
     total = weights[0].new_zeros(())
     for weight in weights:

@@ -1,16 +1,15 @@
 """Retention matrices: the correlation of the feature maps before and after a layer or block.
 
-A retention matrix RM is symmetric and positive semi-definite. A stack holds several RMs of one size and provides
+A retention matrix RM is symmetric and positive semi-definite. A stack holds several RMs of one size. It has two
+methods:
 
-- `iteration_matrices()`, the matrices that power iteration multiplies by. They are computed once, without autograd.
-- `bilinear_forms(u, v)`, the values u^T RM v for given vectors. The values are computed from the iteration matrices.
-  The feature maps are only read again for their gradient, which has a closed form and costs one thin product per map.
+- `iteration_matrices()`, the matrices that power iteration multiplies by. They are computed once, without autograd. -
+`bilinear_forms(u, v)`, the values u^T RM v for given vectors. The values are computed from the iteration matrices. The
+feature maps are only read again for their gradient, which has a closed form and costs one thin product per map.
 
 There are three kinds of RM, for a batch of N samples (A is d x N, one column per sample):
 
-    cross-gram  Eq. 8: RM = G^T G with G = A_front^T A_back, N x N
-    gram        Eq. 9: RM = A_back^T A_back, N x N; the front map is not used
-    per-sample  official code: one RM = R R^T per sample with R = front back^T / pixels, channels x channels
+Feature maps may be narrower than float32, but all sums over them are computed in float32.
 
 Feature maps may be narrower than float32. All sums over them are computed in float32.
 """
@@ -33,13 +32,15 @@ from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products
 
 Pair = tuple[Tensor, Tensor]  # the feature maps before (front) and after (back) a layer or block
 
-_MIN_LENGTH = 1e-12  # rows below this length have no direction: their map is all zero, or constant if centered
+# A row that is shorter than this has no direction. Its map is zero everywhere (or constant, if it is centered).
+_MIN_LENGTH = 1e-12
 
 
 def align_maps(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both maps in one shape: the front map is average-pooled, the map with fewer channels is padded.
+    """Return both maps in one shape.
 
-    (n, c1, h1, w1), (n, c2, h2, w2) -> both (n, max(c1, c2), h2, w2). Zeros are added on both sides of the channels.
+    The front map is average-pooled, and the map with fewer channels is padded with zeros. (n, c1, h1, w1), (n, c2, h2,
+    w2) -> both (n, max(c1, c2), h2, w2). The added channels are zero, half of them before and half after the others.
     Maps of linear layers, (n, d1) and (n, d2), are only padded.
     """
     front = pool_map(front, back)
@@ -48,7 +49,10 @@ def align_maps(front: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def are_comparable(front: Tensor, back: Tensor) -> bool:
-    """Return whether `align_maps` accepts two maps: one batch, and both (n, c, h, w), both (n, d) or of equal shape."""
+    """Return whether `align_maps` accepts two maps.
+
+    They need the same batch size. Both are (n, c, h, w), both are (n, d), or their shapes are equal.
+    """
     if front.shape == back.shape:
         return front.dim() > 1
     return front.dim() == back.dim() and front.dim() in (2, 4) and front.shape[0] == back.shape[0]
@@ -56,7 +60,7 @@ def are_comparable(front: Tensor, back: Tensor) -> bool:
 
 def pool_map(front: Tensor, back: Tensor) -> Tensor:
     """Return the front map, average-pooled to the height and width of the back map."""
-    if front.shape == back.shape and front.dim() > 1:  # also tokens (n, t, d), which need no pooling
+    if front.shape == back.shape and front.dim() > 1:  # token maps (n, t, d) of equal shape need no pooling either
         return front
     if not are_comparable(front, back):
         raise InputError(
@@ -68,7 +72,7 @@ def pool_map(front: Tensor, back: Tensor) -> Tensor:
     front = to_float32(front)
     (h, w), (rows, columns) = front.shape[2:], back.shape[2:]
     if h % rows == 0 and w % columns == 0:
-        # The result is the same as below, but the gradient is deterministic on a GPU.
+        # The result is the same as that of adaptive_avg_pool2d below, but the gradient is deterministic on a GPU.
         return F.avg_pool2d(front, (h // rows, w // columns))
     return F.adaptive_avg_pool2d(front, (rows, columns))
 
@@ -82,15 +86,15 @@ def _pad_channels(x: Tensor, num_channels: int) -> Tensor:
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return the map in float32, or unchanged if its type is wider."""
+    """Return the map in float32, or unchanged if its type is at least that wide."""
     return x if x.dtype.itemsize >= 4 else x.float()
 
 
 def _flatten_in_memory_order(*maps: Tensor) -> list[Tensor]:
-    """Return maps of one shape as rows (n, d), all in the same order of entries.
+    """Return maps of one shape as rows (n, d). All rows have the same order of entries.
 
-    This is the memory order of the last map, if possible. Inner products do not depend on the order of entries, and
-    rows in memory order are a view instead of a copy.
+    If possible, this is the order of the last map in memory. Then the rows are a view and not a copy. Inner products do
+    not depend on the order of entries.
     """
     last = maps[-1]
     if last.dim() == 4 and last.is_contiguous(memory_format=torch.channels_last):
@@ -99,11 +103,11 @@ def _flatten_in_memory_order(*maps: Tensor) -> list[Tensor]:
 
 
 class _AttachGradient(torch.autograd.Function):
-    """The identity of `sigma`, with the known gradient of sigma for the map `x` (rows, (n, d)).
+    """Return `sigma` unchanged, and attach the known gradient of sigma with respect to the map `x` (rows, (n, d)).
 
-    The gradient of x is (left^T right) other_rows - along * x, where left and right are (k, n). The last term belongs
-    to the division of a row by its length: that division removes the part of the gradient along the row. Autograd
-    through the matrix products would give the same gradient at a higher cost.
+    The gradient of x is (left^T right) other_rows - along * x, where left and right are (k, n). The last term is
+    present if rows are divided by their lengths. Dividing a row by its length removes the part of the gradient that is
+    parallel to the row. Autograd through the matrix products would give the same gradient at a higher cost.
     """
 
     @staticmethod
@@ -129,18 +133,18 @@ class _AttachGradient(torch.autograd.Function):
 
 
 def _combine_rows(coefficients: Tensor, x: Tensor) -> list[Tensor]:
-    """Return coefficients @ x, for (k, n) and (n, d), as k vectors of length d in the type of coefficients."""
-    if can_run_triton(x):  # torch.compile turns this into one pass over x without a float32 copy
+    """Return the k rows of coefficients @ x, for coefficients (k, n) and x (n, d), in the type of the coefficients."""
+    if can_run_triton(x):  # torch.compile turns this sum into one pass over x without a float32 copy of x
         return [(row[:, None] * x).sum(0) for row in coefficients]
     return list((coefficients @ x.to(coefficients.dtype)).unbind())
 
 
 @dataclass(frozen=True)
 class FlattenedMap:
-    """A feature map with one row per sample, (n, d), and whether each row will be divided by its length.
+    """A feature map as rows, (n, d), one per sample. It also states whether each row will be divided by its length.
 
-    `noise_length`, (n,), is an upper bound of the length that rounding errors give to a centered constant row. Rows up
-    to this length have no direction; they are replaced by 0.
+    After centering, rounding errors give a constant row a small length. `noise_length`, (n,), is an upper bound of it.
+    A row that is not longer than this has no direction, and it is replaced by 0.
     """
 
     rows: Tensor
@@ -158,7 +162,8 @@ def _scale_to_unit_length(x: Tensor) -> FlattenedMap:
 
 def _center_and_scale(x: Tensor) -> FlattenedMap:
     x = shrink_long_rows(to_float32(x))
-    # After centering, a constant row is not exactly zero because of rounding. The bound is relative to its magnitude.
+    # After centering, a constant row is not exactly zero because of rounding errors. Their size is proportional to the
+    # row's largest value.
     noise_length = x.detach().abs().amax(1) * (x.shape[1] ** 0.5 * 1e-6)
     return FlattenedMap(x - x.mean(1, keepdim=True), is_normalized=True, noise_length=noise_length)
 
@@ -172,14 +177,14 @@ def _row_lengths(flat_maps: Sequence[FlattenedMap]) -> Tensor:
 
 
 def _inverse_lengths(lengths: Tensor, flat_maps: Sequence[FlattenedMap]) -> Tensor:
-    """Return 1 / length, (b, n), or 0 for rows without direction and for rows whose length overflows."""
+    """Return 1 / length, (b, n). It is 0 for rows without direction and for rows whose length overflows."""
     noise_lengths = [r.noise_length for r in flat_maps if r.noise_length is not None]
     has_direction = lengths > (torch.stack(noise_lengths) + _MIN_LENGTH if noise_lengths else _MIN_LENGTH)
     has_direction = has_direction & (lengths <= max_safe_length(lengths.dtype))
     return torch.where(has_direction, 1 / torch.where(has_direction, lengths, 1.0), 0.0)
 
 
-# The scaling of the feature map of each sample, by `LcrVariant.normalization`. Rows without direction become 0.
+# Functions that scale the feature map of each sample, by `LcrVariant.normalization`. Rows without direction become 0.
 NORMALIZATIONS: dict[str, Callable[[Tensor], FlattenedMap]] = {
     "none": _keep_scale,
     "l2": _scale_to_unit_length,
@@ -190,14 +195,17 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], FlattenedMap]] = {
 class MatrixStack(Protocol):
     """Retention matrices of one size, from one or more pairs of feature maps."""
 
-    squared: bool  # True: RM = M^T M for the iteration matrix M, False: RM = M
+    squared: bool  # RM = M^T M for the iteration matrix M if True, RM = M if False
 
     def iteration_matrices(self) -> Tensor:
-        """Return the matrices M for power iteration, (b, m, n), for all pairs together, without autograd."""
+        """Return the matrices M that power iteration uses, (b, m, n), for all pairs together, without autograd."""
         ...
 
     def bilinear_forms(self, u: Tensor, v: Tensor) -> list[Tensor]:
-        """Return u^T RM v for u, v of shape (b, n): one tensor (b / pairs,) per pair, differentiable in its maps."""
+        """Return u^T RM v for u, v of shape (b, n), as one tensor (b / pairs,) per pair.
+
+        The values are differentiable in the feature maps.
+        """
         ...
 
 
@@ -207,7 +215,8 @@ class CrossGramStack:
 
     fronts: list[FlattenedMap]
     backs: list[FlattenedMap]
-    scales: tuple[Tensor, Tensor] | None  # 1 / length of the front and back rows, each (b, n)
+    # 1 / length of the front rows and of the back rows, each (b, n); None without normalization
+    scales: tuple[Tensor, Tensor] | None
     cross_gram: Tensor
     squared = True
 
@@ -235,11 +244,17 @@ class CrossGramStack:
     def bilinear_forms(self, u: Tensor, v: Tensor) -> list[Tensor]:
         """Return u^T RM v = (G u) . (G v) for u, v of shape (b, n), as a list of tensors (1,)."""
         with torch.no_grad():
+            # Let X be the front rows and Y the back rows, so that G = X Y^T and sigma = u^T RM v = (G u) . (G v). Then
+            # d sigma / dX = (G u) (v^T Y) + (G v) (u^T Y), and d sigma / dY = v ((G u)^T X) + u ((G v)^T X). Both have
+            # the form (left^T right) other_rows of _AttachGradient, with left and right exchanged.
             g = self.cross_gram
             g_u, g_v = apply_matrices(g, u), apply_matrices(g, v)
             sigmas = (g_u * g_v).sum(1)
             front_vectors, back_vectors = torch.stack([g_u, g_v], 1), torch.stack([v, u], 1)
             along_front = along_back = None
+            # With normalization, a row x enters as s x with s = 1 / |x|. For the gradient h with respect to s x, the
+            # gradient with respect to x is s h - s^2 (h . s x) x. The factor s^2 (h . s x) is `along`. The matrix G
+            # already contains the scales, so for X the product h . s x is 2 (G u) (G v), row by row.
             if self.scales is not None:
                 front_scales, back_scales = self.scales
                 along_front = 2 * g_u * g_v * front_scales.square()
@@ -258,7 +273,7 @@ class GramStack:
     """RM = A_back^T A_back (Eq. 9)."""
 
     backs: list[FlattenedMap]
-    scales: Tensor | None  # 1 / length of the rows, (b, n)
+    scales: Tensor | None  # 1 / length of the rows, (b, n); None without normalization
     gram: Tensor
     squared = False
 
@@ -270,7 +285,8 @@ class GramStack:
             rm = gram_matrices([back_map.rows.detach() for back_map in backs])
             scales = None
             if backs[0].is_normalized:
-                squared_lengths = rm.flatten(1)[:, :: rm.shape[2] + 1]  # the diagonal, so the maps are not read again
+                # The squared lengths are the diagonal of RM. So the maps are not read again.
+                squared_lengths = rm.flatten(1)[:, :: rm.shape[2] + 1]
                 lengths = squared_lengths.sqrt()
                 scales, is_too_long = _inverse_lengths(lengths, backs), lengths > max_safe_length(lengths.dtype)
                 rm = zero_long_rows(rm, is_too_long, is_too_long)
@@ -284,6 +300,8 @@ class GramStack:
     def bilinear_forms(self, u: Tensor, v: Tensor) -> list[Tensor]:
         """Return u^T RM v for u, v of shape (b, n), as a list of tensors (1,)."""
         with torch.no_grad():
+            # Let Y be the back rows, so that RM = Y Y^T. Then d sigma / dY = u (v^T Y) + v (u^T Y). With normalization,
+            # `along` removes the part of the gradient that is parallel to each row, as in CrossGramStack.
             rm_u, rm_v = apply_matrices(self.gram, u), apply_matrices(self.gram, v)
             sigmas = (u * rm_v).sum(1)
             left, right, along = torch.stack([u, v], 1), torch.stack([v, u], 1), None
@@ -308,10 +326,10 @@ def _index_or_none(vectors: Tensor | None, i: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class PerSampleStack:
-    """RM = R R^T of each sample, with R = front back^T / pixels (official code)."""
+    """RM = R R^T for each sample, with R = front back^T / pixels (as in the official code)."""
 
-    fronts: list[Tensor]  # (n, c1, pixels)
-    backs: list[Tensor]  # (n, c2, pixels)
+    fronts: list[Tensor]  # front maps, (n, c1, pixels)
+    backs: list[Tensor]  # back maps, (n, c2, pixels)
     correlations: list[Tensor]  # R^T of each pair, (n, c2, c1), without autograd
     squared = True
 
@@ -354,7 +372,7 @@ def _normalize_samples(x: Tensor, normalization: str) -> Tensor:
     return rows.reshape(x.shape[0], x.shape[1], -1)
 
 
-# The stack of several pairs of feature maps with a normalization, by `LcrVariant.matrix`.
+# Functions that build a stack from several pairs of feature maps and a normalization, by `LcrVariant.matrix`.
 MATRIX_STACKS: dict[str, Callable[[Sequence[Pair], str], MatrixStack]] = {
     "cross-gram": CrossGramStack.from_pairs,
     "gram": GramStack.from_pairs,

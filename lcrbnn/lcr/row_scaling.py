@@ -1,4 +1,4 @@
-"""Scaling of very long feature maps, so that sums of squares stay within the range of float32 or float64."""
+"""Scale very long feature maps down, so that their sums of squares stay within the range of float32 or float64."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from torch import Tensor
 
 from lcrbnn.device import can_run_triton
 
-# Limit and factor by the type of the sums: a row with an absolute value above the limit is multiplied by the factor, a
-# power of two. The sum of its squares then does not overflow (for up to 2^24 numbers per row), and the length of the
-# row stays above the minimum length of retention_matrix.
+# (Limit, factor) by the type of the sums. If a row has an absolute value above the limit, it is multiplied by the
+# factor, a power of two. Then the sum of its squares does not overflow (for up to 2^24 numbers per row). The length of
+# the row stays above the minimum length in retention_matrix.py.
 _SHRINK_LIMIT_AND_FACTOR = {torch.float32: (2.0**50, 2.0**-80), torch.float64: (2.0**500, 2.0**-528)}
 
 
 def max_safe_length(dtype: torch.dtype) -> float:
-    """Return the length above which the products of two rows may overflow in this type."""
+    """Return the length above which products of two rows may overflow in this type."""
     return torch.finfo(dtype).max ** 0.5 / 4
 
 
 def shrink_long_rows(x: Tensor) -> Tensor:
-    """Return the rows (n, d). Rows whose squares would overflow are multiplied by a power of two.
+    """Return the rows (n, d), but with rows whose squares would overflow multiplied by a power of two.
 
-    The direction of each row does not change. Other rows keep every bit. On the CPU, `x` itself is returned if no row
-    is too long. On a GPU, the function does not wait for the device.
+    The direction of each row does not change. Other rows stay equal in every bit. On the CPU, `x` itself is returned if
+    no row is too long. On a GPU, the function does not wait for the device.
     """
     limit, factor = _SHRINK_LIMIT_AND_FACTOR[torch.promote_types(x.dtype, torch.float32)]
-    if torch.finfo(x.dtype).max <= limit:  # float16
+    if torch.finfo(x.dtype).max <= limit:  # float16: the squares of its values do not overflow in float32
         return x
     is_too_long = torch.linalg.vector_norm(x.detach(), float("inf"), dim=1, keepdim=True) > limit
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(is_too_long.any()):
@@ -36,17 +36,17 @@ def shrink_long_rows(x: Tensor) -> Tensor:
 def shrink_unless_kernels(x: Tensor) -> Tensor:
     """Return `shrink_long_rows(x)`, or `x` itself if Triton kernels will read it.
 
-    On a GPU, a copy of each feature map would take longer than the kernels. There, `zero_long_rows` removes the rows
-    that are too long.
+    On a GPU, copying each feature map would take longer than the kernels. There, `zero_long_rows` removes the rows that
+    are too long.
     """
     return x if can_run_triton(x) else shrink_long_rows(x)
 
 
 def zero_long_rows(products: Tensor, is_long_left: Tensor, is_long_right: Tensor) -> Tensor:
-    """Return products (b, n, n) with 0 in the rows and columns of samples that are too long, given as (b, n) masks.
+    """Return the products (b, n, n) with zeros in the rows and columns of samples that are too long.
 
-    Without the Triton kernels, `shrink_long_rows` was applied before and only an infinite map is too long. Its NaN is
-    kept.
+    The masks are (b, n). Without the Triton kernels, `shrink_long_rows` has already been applied. Then only an infinite
+    map is too long, and its NaN is kept.
     """
     if not can_run_triton(products):
         return products

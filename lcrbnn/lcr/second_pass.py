@@ -1,4 +1,7 @@
-"""Context managers for a second forward pass: it repeats the random draws of the first and updates no statistics."""
+"""Context managers for a second forward pass.
+
+It repeats the random draws of the first pass and updates no statistics.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from torch import Tensor, nn
 from lcrbnn.device import is_eager
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
-RngStates = list[tuple[torch.device, Tensor]]  # state of the default random generator of each device
+RngStates = list[tuple[torch.device, Tensor]]  # states of the default random generators, by device
 
 
 def save_rng_states(model: nn.Module) -> RngStates:
-    """Return the states of the random generators of the CPU and of the GPUs of the model."""
+    """Return the states of the random generators of the CPU and of the GPUs that hold the model."""
     gpus = {p.device for p in model.parameters() if p.is_cuda}
     return [(torch.device("cpu"), torch.get_rng_state()), *((gpu, torch.cuda.get_rng_state(gpu)) for gpu in gpus)]
 
 
 def restore_rng_states(states: RngStates) -> None:
-    """Set the random generators to saved states."""
+    """Set the random generators to the saved states."""
     for device, state in states:
         if device.type == "cpu":
             torch.set_rng_state(state)
@@ -31,9 +34,10 @@ def restore_rng_states(states: RngStates) -> None:
 
 @contextmanager
 def replay_rng(model: nn.Module, states: RngStates | None) -> Iterator[None]:
-    """Set the random generators to `states`, if any, and restore their current states at the end.
+    """Set the random generators to `states`, if there are any. At the end, restore the states from before.
 
-    This does nothing while a compiler traces or a CUDA graph is captured: random draws are then part of the trace.
+    While a compiler traces the code or a CUDA graph is captured, this does nothing. The random draws are then part of
+    the trace.
     """
     if not is_eager():
         yield
@@ -49,17 +53,18 @@ def replay_rng(model: nn.Module, states: RngStates | None) -> Iterator[None]:
 
 @contextmanager
 def freeze_running_statistics(model: nn.Module) -> Iterator[None]:
-    """Prevent updates of running statistics. Batch norms in training mode still normalize with batch statistics.
+    """Prevent updates of running statistics.
 
-    This covers batch norms, instance norms and the statistics that binary layers keep of their inputs and weights.
+    Batch norms in training mode still normalize with the statistics of the batch. This covers batch norms, instance
+    norms and the statistics that binary layers keep of their inputs and weights.
     """
     batch_norms = [
         m
         for m in model.modules()
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
     ]
-    # Instance norms ignore track_running_stats and update any running statistics they have. Without these statistics
-    # they normalize in the same way.
+    # Instance norms ignore track_running_stats: they update any running statistics that they have. So these statistics
+    # are removed for the moment. This does not change how instance norms normalize.
     instance_norms = [m for m in model.modules() if isinstance(m, nn.modules.instancenorm._InstanceNorm) and m.training]
     saved_statistics = [(m.running_mean, m.running_var) for m in instance_norms]
     layers = [layer for _, layer in iter_binary_layers(model)]

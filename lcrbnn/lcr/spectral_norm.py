@@ -1,9 +1,9 @@
 """Spectral norms by power iteration (Algorithm 2).
 
-The value after i steps is v_i^T RM v_{i-1}. From a start vector of length 1 it approaches the largest eigenvalue from
-below. After five steps from a random vector it is typically a few percent too small. Sometimes it is too small by half,
-when the start vector is nearly orthogonal to the top eigenvector. From the longest column this is rare (docs/method.md
-has the measurement). For analysis, iterate until `res_stop`.
+The value after i steps is v_i^T RM v_{i-1}. If the start vector has length 1, the value approaches the largest
+eigenvalue from below. After five steps from a random vector it is typically a few percent too small. Sometimes it is
+only half as large, namely if the start vector is nearly orthogonal to the top eigenvector. If the start vector selects
+the longest column, this is rare (docs/method.md has the measurement). For analysis, iterate until `res_stop`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ _MIN_NORM = 1e-30  # avoids a division by zero for a zero matrix
 
 
 def draw_start_vector(size: int, seed: int = 0) -> Tensor:
-    """Return a seeded normal vector. `slice_start_vector` takes a start vector of length n from it."""
+    """Return a normally distributed vector, drawn with a seed.
+
+    `slice_start_vector` takes start vectors of any length from it.
+    """
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
 def slice_start_vector(drawn_vector: Tensor, length: int) -> Tensor:
-    """Return the first `length` numbers of a drawn vector, repeated if it is shorter, scaled to norm 1."""
+    """Return the first `length` numbers of a drawn vector, scaled to norm 1. A vector that is too short is repeated."""
     if length > drawn_vector.shape[0]:
         drawn_vector = drawn_vector.repeat(-(-length // drawn_vector.shape[0]))
     start = drawn_vector[:length]
@@ -30,7 +33,8 @@ def slice_start_vector(drawn_vector: Tensor, length: int) -> Tensor:
 def pick_longest_column(matrices: Tensor) -> Tensor:
     """Return the unit vector (b, n) that selects the longest column of each matrix (b, m, n).
 
-    The first step of power iteration then gives a column of RM with a large component along the top eigenvector.
+    With this start vector, the first step of power iteration gives a column of RM. That column usually has a large
+    component along the top eigenvector.
     """
     longest = torch.linalg.vector_norm(matrices, dim=1).argmax(1, keepdim=True)
     return (torch.arange(matrices.shape[2], device=matrices.device) == longest).to(matrices.dtype)
@@ -39,7 +43,7 @@ def pick_longest_column(matrices: Tensor) -> Tensor:
 def apply_matrices(matrices: Tensor, v: Tensor) -> Tensor:
     """Return the products (b, m) of each matrix (b, m, n) and its vector (b, n)."""
     if matrices.is_cuda:
-        # A product of a GPU library may round to fewer digits and cannot be fused with other operations.
+        # A matrix product of a GPU library may round to fewer digits. It also cannot be fused with other operations.
         return (matrices * v[:, None, :]).sum(2)
     return (matrices @ v[..., None])[..., 0]
 
@@ -76,8 +80,8 @@ def spectral_norm(
 ) -> tuple[Tensor, int]:
     """Return the largest eigenvalue of each RM, (b,), and the number of steps until the stop condition of Algorithm 2.
 
-    The iteration stops when every |v_{i+1} - v_i| < res_stop. The value is also correct if the two largest eigenvalues
-    are equal. If they differ only by rounding errors, the iteration may end at max_iterations.
+    The iteration stops when |v_{i+1} - v_i| < res_stop for every matrix. The value is also correct if the two largest
+    eigenvalues are equal. If they differ only by rounding errors, the iteration may run until max_iterations.
     """
     num_matrices, _, size = matrices.shape
     v = slice_start_vector(draw_start_vector(size, seed).to(matrices), size).expand(num_matrices, -1)

@@ -1,8 +1,8 @@
 """Spectral normalization (Miyato et al. 2018) of binary layers, before or after the sign.
 
-It has little effect on a binary network, in contrast to Fig. 1b of the LCR paper. Before the sign, dividing a weight by
-its norm does not change the signs. After the sign, the norm is one factor that the next batch norm removes. Only the
-magnitude of the gradient changes.
+Spectral normalization has little effect on a binary network, in contrast to Fig. 1b of the LCR paper. Before the sign,
+dividing a weight by its norm does not change its signs. After the sign, the norm is one factor per layer, and the next
+batch norm removes it. Only the magnitude of the gradient changes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
 MIN_NORM = 1e-12
-INITIAL_ITERATIONS = 15  # power iterations at creation (each training step adds one)
+INITIAL_ITERATIONS = 15  # power iterations when the normalizer is created; each training step adds one
 
 
 class SpectralNormalizer(WeightNormalizer):
-    """Divides a weight by u^T W v, W with one row per filter. Each training step updates the buffers u and v."""
+    """Divides a weight by u^T W v, where W has one row per filter. Each training step updates the buffers u and v."""
 
     u: Tensor
     v: Tensor
@@ -36,11 +36,11 @@ class SpectralNormalizer(WeightNormalizer):
             self.update(layer)
 
     def normalize_latent(self, weight: Tensor) -> Tensor:
-        """Return W divided by its norm, or W itself if the division comes after the sign."""
+        """Return W divided by its norm. If the division comes after the sign, return W itself."""
         return weight if self.after_sign else weight / self.norm(weight.flatten(1))
 
     def normalize_binary(self, weight: BinaryTensor) -> BinaryTensor:
-        """Return the binary weight, divided by its norm if the division comes after the sign."""
+        """Return the binary weight. If the division comes after the sign, it is divided by its norm."""
         if not self.after_sign:
             return weight
         norm = self.norm(_flatten_binary_weight(weight))
@@ -48,13 +48,16 @@ class SpectralNormalizer(WeightNormalizer):
         return weight._replace(scale=(1 if weight.scale is None else weight.scale) / norm, offset=offset)
 
     def norm(self, rows: Tensor) -> Tensor:
-        """Return u^T W v, at least MIN_NORM, in full precision also under autocast, differentiable in W."""
+        """Return u^T W v, but at least MIN_NORM.
+
+        It has full precision also under autocast, and it is differentiable in W.
+        """
         with torch.autocast(rows.device.type, enabled=False):
             return torch.dot(self.u, torch.mv(rows.to(self.u.dtype), self.v)).clamp_min(MIN_NORM)
 
     @torch.no_grad()
     def update(self, layer: BinaryLayer) -> None:
-        """Update u and v by one power iteration."""
+        """Update u and v with one step of power iteration."""
         weight = layer.weight_binarizer(layer.weight) if self.after_sign else None
         rows = layer.weight.flatten(1) if weight is None else _flatten_binary_weight(weight)
         self.v.copy_(nn.functional.normalize(torch.mv(rows.T, self.u), dim=0, eps=MIN_NORM))
@@ -62,7 +65,7 @@ class SpectralNormalizer(WeightNormalizer):
 
 
 def _flatten_binary_weight(weight: BinaryTensor) -> Tensor:
-    """Return a binary weight of one base as real numbers, one row per filter. Spatial scales are averaged."""
+    """Return a binary weight with a single base as real numbers, one row per filter. Spatial scales are averaged."""
     rows = weight.signs.flatten(1)
     for values, is_offset in ((weight.scale, False), (weight.offset, True)):
         if values is not None:
@@ -72,13 +75,13 @@ def _flatten_binary_weight(weight: BinaryTensor) -> Tensor:
 
 
 def normalize_latent_weights(model: nn.Module) -> None:
-    """Let all binary layers divide their latent weights by the spectral norm."""
+    """Make all binary layers divide their latent weights by the spectral norm."""
     for _, layer in iter_binary_layers(model):
         layer.normalizer = SpectralNormalizer(layer, after_sign=False)
 
 
 def normalize_binary_weights(model: nn.Module) -> None:
-    """Let all binary layers divide their binary weights by the spectral norm."""
+    """Make all binary layers divide their binary weights by the spectral norm."""
     for name, layer in iter_binary_layers(model):
         if layer.binarize_weight().num_bases != 1:
             raise InputError(

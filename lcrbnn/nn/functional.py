@@ -1,9 +1,9 @@
 """The sign function and the surrogate gradients that networks are trained with.
 
-The derivative of the sign is 0 almost everywhere, so training replaces it in the backward pass by a surrogate. This
-package calls the surrogate a slope: a function `slope(x, p, q)` that returns the value used for d sign / dx. `p` and
-`q` are optional tensors that the slope depends on, such as an annealed temperature or the scale of a filter. They are
-tensors and not Python numbers, so a compiled or captured training step stays valid when a schedule changes them.
+The derivative of the sign is 0 almost everywhere. So training replaces it in the backward pass by a surrogate. This
+package calls the surrogate a slope: a function `slope(x, p, q)` whose value is used for d sign / dx. `p` and `q` are
+optional tensors on which the slope depends, such as an annealed temperature or the scale of a filter. They are tensors
+and not Python numbers. So a compiled or captured training step stays valid when a schedule changes them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SlopeFunction = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 def sign(x: Tensor) -> Tensor:
     """Return -1 where x < 0 and +1 elsewhere, in the dtype of x. Zero, minus zero and NaN become +1."""
-    # Do not add .to(x.dtype): a cast without effect makes torch.compile (2.11) drop the gradient of the surrounding
-    # autograd.Function.
+    # Do not add .to(x.dtype). A cast without effect makes torch.compile (2.11) lose the gradient of the
+    # autograd.Function around it.
     return torch.where(x < 0, x.new_full((), -1), x.new_full((), 1))
 
 
@@ -29,9 +29,9 @@ def sign(x: Tensor) -> Tensor:
 def sort_rows(rows: Tensor) -> Tensor:
     """Return each row of (n, m) in ascending order, without gradient.
 
-    This is a custom operator, so torch.compile does not generate the code of the sort itself. Generated sorts cannot be
-    combined with other kernels, as the fused step requires: torch 2.11 and 2.13 fail with "only supported in persistent
-    reductions".
+    This is a custom operator, so that torch.compile does not generate the code of the sort itself. Generated sorts
+    cannot be combined with other kernels, but the fused step requires this. torch 2.11 and 2.13 fail with "only
+    supported in persistent reductions".
     """
     return rows.contiguous().sort(1).values
 
@@ -42,12 +42,12 @@ def _(rows: Tensor) -> Tensor:
 
 
 def identity_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 everywhere (straight-through estimator), times p if p is given."""
+    """Return 1 everywhere (the straight-through estimator), multiplied by p if there is one."""
     return torch.ones_like(x) if p is None else p.expand_as(x)
 
 
 def closed_clip_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 where |x| <= 1 and 0 elsewhere, times p if p is given."""
+    """Return 1 where |x| <= 1 and 0 elsewhere, multiplied by p if there is one."""
     inside = (x.abs() <= 1).to(x.dtype)
     return inside if p is None else inside * p
 
@@ -68,7 +68,7 @@ def tanh_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
     assert k is not None
     exp_minus_2y = torch.exp(
         -2 * (t * x).abs()
-    )  # 1 - tanh(y)^2 = 4 e / (1 + e)^2: exact far out, and a GPU has a fast exp
+    )  # 1 - tanh(y)^2 = 4 e / (1 + e)^2 with e = exp(-2 |y|): exact for large |y| too, and exp is fast on a GPU
     return k * t * 4 * exp_minus_2y / (1 + exp_minus_2y).square()
 
 
@@ -80,10 +80,10 @@ def tent_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
 
 
 class _SurrogateSign(torch.autograd.Function):
-    # torch.func needs generate_vmap_rule and a setup_context that is separate from forward.
+    # torch.func needs generate_vmap_rule, and a setup_context that is separate from forward.
     generate_vmap_rule = True
 
-    # The arguments are fixed because torch.compile cannot trace *args here.
+    # Three tensor arguments are written out because torch.compile cannot trace *args here.
     @staticmethod
     def forward(x: Tensor, slope: SlopeFunction, p: Tensor | None, q: Tensor | None) -> Tensor:
         return sign(x)
@@ -144,8 +144,8 @@ class _ScaledGradient(torch.autograd.Function):
 def scale_gradient(x: Tensor, num_elements: int) -> Tensor:
     """Return x with its gradient divided by sqrt(num_elements), the number of elements that share x.
 
-    A learned level that is shared by a whole feature map collects the gradients of all its elements. With the learning
-    rate of a weight, such a level would quickly diverge. Learned step size quantization (Esser et al. 2020) uses the
-    same factor.
+    A learned level that a whole feature map shares collects the gradients of all elements of that map. With the
+    learning rate of a weight, such a level would quickly diverge. Learned step size quantization (Esser et al. 2020)
+    uses the same factor.
     """
     return _ScaledGradient.apply(x, num_elements**-0.5)

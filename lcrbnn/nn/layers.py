@@ -1,4 +1,4 @@
-"""Binary layers: they multiply signs by signs and apply the scales afterwards, like the inference engine."""
+"""Binary layers. Like the inference engine, they multiply signs by signs and apply the scales afterwards."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ from lcrbnn.nn.methods.method_registry import get_method
 
 
 class BinaryLayer(nn.Module):
-    """Base class of the binary layers: a latent weight, two binarizers, and the product of what they return."""
+    """Base class of the binary layers.
+
+    It has a latent weight and two binarizers, and multiplies the results of both.
+    """
 
     weight: Tensor
-    bias: Any  # Tensor or None; torch annotates it differently in Conv2d and Linear
+    bias: Any  # Tensor or None; torch annotates this attribute differently in Conv2d and Linear
     method: Method
 
     def _attach_method(self, method: Method, channels: int) -> None:
-        # Must run after nn.Conv2d or nn.Linear has created the weight, because binarizers take their shapes from it.
+        # Call this after nn.Conv2d or nn.Linear has created the weight, because the binarizers take their shapes from
+        # it.
         self.method = method
         self.normalizer: WeightNormalizer | None = None
         self.weight_binarizer = method.create_weight_binarizer(self.weight)
         self.input_binarizer = method.create_activation_binarizer(channels)
         self.to(self.weight.device, self.weight.dtype)
-        self.uses_latent_weight = False  # set by model_hooks.use_latent_weights
-        self.folds_scale_into_weight = False  # set by model_hooks.fold_scales_into_weights
-        # Describes the hooks that lcr.capture has placed in the network. torch.compile does not check whether hooks
-        # exist. It does check attributes that a forward pass reads, so a change of this text triggers a recompilation.
+        # whether the latent weight is used instead of its signs; model_hooks.use_latent_weights sets it
+        self.uses_latent_weight = False
+        # whether the weight is multiplied by the scale; model_hooks.fold_scales_into_weights sets it
+        self.folds_scale_into_weight = False
+        # Describes the hooks that lcr.capture has registered in the network. torch.compile does not check whether hooks
+        # exist, but it checks attributes that a forward pass reads. So a change of this text causes a recompilation.
         self.capture_marks = ""
-        self.observation_enabled = True  # False in the extra forward passes of lcr.second_pass
+        # whether observe_input is called; False in the additional forward passes of lcr.second_pass
+        self.observation_enabled = True
 
     def _copy_attributes(self, layer: nn.Conv2d | nn.Linear) -> None:
         self.__dict__.update({k: v for k, v in layer.__dict__.items() if k not in self.__dict__})
@@ -41,13 +48,19 @@ class BinaryLayer(nn.Module):
             self.register_parameter(name, getattr(layer, name))
 
     def initialize_weight(self) -> None:
-        """Initialize the latent weight as the method prescribes, if the method has an initialization of its own."""
+        """Initialize the latent weight as the method prescribes.
+
+        Do nothing if the method prescribes no initialization.
+        """
         if not self.method.has_real_weights:
             with torch.no_grad():
                 self.weight_binarizer.initialize(self.weight)
 
     def binarize_weight(self) -> BinaryTensor:
-        """Return the weight that the layer multiplies by: binary, and normalized if there is a normalizer."""
+        """Return the weight that the layer multiplies by.
+
+        It is binary, and also normalized if there is a normalizer.
+        """
         if self.uses_latent_weight or self.method.has_real_weights:
             return BinaryTensor(self.weight_binarizer.pre_sign_weight(self.weight))
         if self.normalizer is None:
@@ -55,9 +68,9 @@ class BinaryLayer(nn.Module):
         return self.normalizer.normalize_binary(self.weight_binarizer(self.normalizer.normalize_latent(self.weight)))
 
     def binarize_input(self, x: Tensor) -> BinaryTensor:
-        """Return the input that the layer multiplies: binary, or real for methods with real activations.
+        """Return the input that the layer multiplies. It is binary, or real for methods with real activations.
 
-        RBNN also standardizes real inputs.
+        The method RBNN also standardizes real inputs.
         """
         if self.input_binarizer is not None:
             binarized: BinaryTensor = self.input_binarizer(x)
@@ -69,7 +82,8 @@ class BinaryLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Binarize the weight and the input, multiply them, apply the scales, and add the bias."""
-        bool(self.capture_marks)  # read it, so that torch.compile guards on it: see _attach_method
+        # read this attribute, so that torch.compile compiles again when it changes: see _attach_method
+        bool(self.capture_marks)
         weight = self.binarize_weight()
         if self.weight_binarizer.observes_inputs and self.training and self.observation_enabled:
             self.weight_binarizer.observe_input(x.detach(), getattr(self, "groups", 1))
@@ -79,7 +93,7 @@ class BinaryLayer(nn.Module):
         return y + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))
 
     def _multiply_all_bases(self, x: BinaryTensor, weight: BinaryTensor) -> Tensor:
-        # Most methods have one base. The output is the sum of the products with all bases of the weight.
+        # The output is the sum over all bases of the weight. Most methods have one base.
         products = [self._multiply_base(x, base) for base in weight.split_bases()]
         y = products[0]
         for product in products[1:]:
@@ -98,7 +112,7 @@ class BinaryLayer(nn.Module):
                 y = y * _validate_scale_shape(scale, y).to(y.dtype)
         if weight.offset is None:
             return y
-        # sum(x * (s + offset)) = sum(x * s) + offset * sum(x), where sum(x) over a window is a convolution with one
+        # sum(x * (s + offset)) = sum(x * s) + offset * sum(x). Here sum(x) over a window is a convolution with one
         # filter of ones per group.
         groups = getattr(self, "groups", 1)
         window_sums = self._multiply_signs(x, torch.ones_like(signs[:groups]))
@@ -107,7 +121,7 @@ class BinaryLayer(nn.Module):
         return y + window_sums * weight.offset.to(y.dtype)
 
     def _multiply_signs(self, x: BinaryTensor, signs: Tensor) -> Tensor:
-        """Return the product of the input that x represents and one base of the weight."""
+        """Return the input times one base of the weight."""
         padding_value = getattr(self, "padding_value", 0.0)
         binarizer = self.input_binarizer
         if binarizer is None:
@@ -120,21 +134,22 @@ class BinaryLayer(nn.Module):
             y = self._apply_linear(x.signs, signs, padding_sign)
             y = y if x.scale is None else y * _cast_activation_scale(x.scale, y)
         if binarizer.has_real_padding and (padding_value != 0 or x.offset is not None):
-            # The signs above were padded with 0. The offset and the real padding value are the same for every sample,
-            # so their contribution is computed once, from a constant input of one sample.
+            # The signs above were padded with 0. The offset and the real padding value are the same for every sample.
+            # So their contribution is computed only once, from a constant input with one sample.
             constant_input = torch.zeros_like(x.signs[0] if x.num_bases > 1 else x.signs)[:1]
             if x.offset is not None:
                 constant_input = constant_input + x.offset
             return y + self._apply_linear(constant_input, signs, padding_value)
         if x.offset is not None:
-            # The border was padded with a sign, so the offset applies to every tap and multiplies the filter's sum.
+            # The border was padded with a sign, so the offset applies to every tap. Its contribution is the offset
+            # times the sum of the filter.
             filter_sums = signs.flatten(1).sum(1).reshape(-1, *[1] * (self.weight.dim() - 2))
             y = (y + x.offset * filter_sums).to(y.dtype)
         return y
 
 
 def _cast_activation_scale(scale: Tensor, y: Tensor) -> Tensor:
-    """Return the scale of an activation in the dtype of y, so that a float32 scale does not widen y.
+    """Return the scale of an activation in the dtype of y. Otherwise a float32 scale would turn y into float32.
 
     A 0-dimensional scale never changes the dtype of a product and is returned unchanged.
     """
@@ -142,14 +157,14 @@ def _cast_activation_scale(scale: Tensor, y: Tensor) -> Tensor:
 
 
 class WeightNormalizer(nn.Module):
-    """Base class of regularizers that normalize the weight of a binary layer, before or after the sign."""
+    """Base class of regularizers that normalize the weights of binary layers, before or after the sign."""
 
     def normalize_latent(self, weight: Tensor) -> Tensor:
-        """Return the latent weight to binarize."""
+        """Return the latent weight that is to be binarized."""
         return weight
 
     def normalize_binary(self, weight: BinaryTensor) -> BinaryTensor:
-        """Return the binary weight to multiply by."""
+        """Return the binary weight that the layer multiplies by."""
         return weight
 
     def update(self, layer: BinaryLayer) -> None:
@@ -157,11 +172,11 @@ class WeightNormalizer(nn.Module):
 
 
 class BinaryConv2d(BinaryLayer, nn.Conv2d):
-    """A 2-d convolution with a binary weight, and with binary inputs unless the bit widths of the method are 1/32.
+    """A 2-d convolution with a binary weight. Its inputs are binary too, unless the bit widths of the method are 1/32.
 
-    The arguments are those of nn.Conv2d, but there is no bias by default. `padding_value` is the value outside the
-    image: 0, as in all published implementations (a third level besides -1 and +1), or -1 or +1, which keep the border
-    binary.
+    The arguments are those of nn.Conv2d, but the default is no bias. `padding_value` is the value outside of the image.
+    The default 0 is that of all published implementations, but it is a third level besides -1 and +1. The values -1 and
+    +1 keep the border binary.
     """
 
     def __init__(
@@ -200,7 +215,10 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
 
     @classmethod
     def from_conv(cls, conv: nn.Conv2d, method: Method, padding_value: float = 0.0) -> BinaryConv2d:
-        """Return a binary layer with the weight (the same parameter) and the settings of an ordinary convolution."""
+        """Return a binary layer with the settings and the weight of an ordinary convolution.
+
+        Both share the weight parameter.
+        """
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer._copy_attributes(conv)
@@ -242,9 +260,9 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
 
 
 class BinaryLinear(BinaryLayer, nn.Linear):
-    """A linear layer with a binary weight, and with binary inputs unless the bit widths of the method are 1/32.
+    """A linear layer with a binary weight. Its inputs are binary too, unless the bit widths of the method are 1/32.
 
-    There is no bias by default.
+    The default is no bias.
     """
 
     def __init__(
@@ -257,7 +275,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, method: Method) -> BinaryLinear:
-        """Return a binary layer with the weight (the same parameter) of an ordinary linear layer."""
+        """Return a binary layer with the weight of an ordinary linear layer. Both share the weight parameter."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer._copy_attributes(linear)
@@ -288,7 +306,8 @@ def _format_method(method: Method) -> str:
 
 
 def _validate_scale_shape(scale: Tensor, y: Tensor) -> Tensor:
-    # A scale per output position fixes the image size. Without this check, broadcasting would accept wrong sizes.
+    # A scale per output position requires a fixed image size. Without this check, broadcasting would accept wrong
+    # sizes.
     if scale.dim() == 3 and any(s not in (1, n) for s, n in zip(scale.shape[1:], y.shape[-2:], strict=True)):
         raise InputError(
             f"the scale was learned for outputs of size {tuple(scale.shape[1:])}; got {tuple(y.shape[-2:])}: "

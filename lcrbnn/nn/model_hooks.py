@@ -1,4 +1,4 @@
-"""Functions that a training loop calls on a model with binary layers: progress, projection of weights, extra loss."""
+"""Functions that a training loop calls on a model with binary layers, such as set_progress and project_weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def iter_binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
 
 
 def set_progress(model: nn.Module, progress: float) -> None:
-    """Set the training progress (epoch / epochs, from 0 to 1) of every binarizer in the model.
+    """Tell every binarizer of the model the training progress (epoch / epochs, from 0 to 1).
 
     Repeated calls with the same progress change nothing. A model without binary layers is left as it is.
     """
@@ -52,9 +52,10 @@ def project_weights(model: nn.Module) -> None:
 
 
 def extra_loss(model: nn.Module) -> Tensor | None:
-    """Return the loss terms of the methods (RAD, BNN+) for the latest forward pass, or None if there are none.
+    """Return the sum of the loss terms of the methods for the latest forward pass, or None if there are none.
 
-    Call this once per step, after the forward pass, and add the result to the task loss.
+    RAD and BNN+, for example, have such terms. Call this once per step, after the forward pass, and add the result to
+    the task loss.
     """
     summed_losses: list[Tensor | None] = []
     averaged_losses: list[Tensor | None] = []
@@ -72,7 +73,7 @@ def extra_loss(model: nn.Module) -> Tensor | None:
 
 
 def fit_output_shapes(model: nn.Module, example: Tensor | Sequence[int]) -> None:
-    """Set the output size of every layer by running an example (a batch or its shape) through the model once.
+    """Set the output size of every layer. For this, an example (a batch or its shape) is passed through the model once.
 
     Only methods with a scale per output position (xnor++) need this. The training mode and the batch-norm statistics of
     the model do not change.
@@ -109,7 +110,10 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fold_scales_into_weights(model: nn.Module) -> Iterator[None]:
-    """Inside the `with` block, binary layers multiply per-channel scales into the weight and not into the output."""
+    """Inside the `with` block, binary layers multiply the weight by the scale of each channel.
+
+    Otherwise they scale the output.
+    """
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     for layer in layers:
         layer.folds_scale_into_weight = True
@@ -122,7 +126,7 @@ def fold_scales_into_weights(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def use_latent_weights(model: nn.Module) -> Iterator[None]:
-    """Inside the `with` block, binary layers multiply by the real weights before the sign."""
+    """Inside the `with` block, binary layers use the real latent weights instead of their signs."""
     layers = [layer for _, layer in iter_binary_layers(model)]
     for layer in layers:
         layer.uses_latent_weight = True

@@ -1,4 +1,7 @@
-"""Recipes: TOML files with training settings, of the package or of a user, and the recommended LCR settings."""
+"""Read recipes: TOML files with training settings, from the package or from a user.
+
+The module also has the recommended LCR settings.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ class Recipe(NamedTuple):
     """Name, description and training spec of a recipe."""
 
     name: str
-    header: list[str]  # description: the comment lines at the top of the file, or its text `about`
-    spec: TrainSpec  # settings that the file does not contain have their defaults
+    header: list[str]  # description of the recipe: the comment lines at the top of the file, or its text `about`
+    spec: TrainSpec  # settings that the file does not contain have their default values
 
     @property
     def summary(self) -> str:
-        """First line of the header."""
+        """First line of the description."""
         return self.header[0] if self.header else ""
 
 
 def list_recipes() -> list[str]:
-    """Return the names of the recipes of the package, sorted."""
+    """Return the sorted names of all recipes of the package."""
     return list(_read_package_recipes())
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe of the package with this name, or the recipe in a file if the name ends in .toml."""
+    """Return the recipe of the package with this name. If the name ends in .toml, read that file instead."""
     if name.endswith(".toml"):
         try:
             header, settings = _parse(read_regular_file(Path(name)).decode(), name)
@@ -52,10 +55,10 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _read_package_recipes() -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """Return header and settings of each recipe of the package, sorted by name.
+    """Return the description and the settings of each recipe of the package, sorted by name.
 
-    A file is one recipe, or a table [recipes] of recipes that share settings: those in [settings], and those of the
-    table in [protocols] that a recipe names.
+    A file is either one recipe, or has a table [recipes] of several recipes. These share the settings in [settings]. A
+    recipe can also name a table in [protocols], whose settings it then uses.
     """
     recipes = {}
     for file in files("lcrbnn").joinpath("recipes").iterdir():
@@ -73,7 +76,7 @@ def _read_package_recipes() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 
 def _parse(text: str, name: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the comment lines at the top of a TOML file and its content."""
+    """Return the comment lines at the top of a TOML file, and its content."""
     header = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -86,22 +89,25 @@ def _parse(text: str, name: str) -> tuple[list[str], dict[str, Any]]:
 
 
 LCR_DEFAULTS: dict[str, Callable[[TrainSpec], dict[str, Any]]] = {
-    # Chosen on validation images (paper/studies/cifar10-late.toml): LCR from the first epoch on lowers the accuracy,
-    # and a warm-up over all epochs does not.
+    # Chosen on validation images (paper/studies/cifar10-late.toml). LCR from the first epoch on lowers the accuracy,
+    # but a warm-up over all epochs does not.
     "default": lambda spec: {
         "lcr_variant": "default",
         "lcr_gradient_ratio": 0.03,
         "lcr_warmup_epochs": float(spec.epochs),
     },
-    # The best weight in the paper's Table 3. Here, training with it diverges (paper/docs/LOG.md), because this variant
-    # does not normalize the activations.
+    # The weight that is best in the paper's Table 3. Here, training with this weight diverges, because this variant
+    # does not normalize the activations (paper/docs/LOG.md).
     "paper": lambda spec: {"lcr_variant": "paper", "lcr_weight": 4.0},
-    # The weight of the released code. This variant needs a teacher.
+    # the weight of the released code; this variant needs a teacher
     "official": lambda spec: {"lcr_variant": "official", "lcr_weight": 8.0},
 }
 
 
 def apply_lcr_default(spec: TrainSpec, name: str) -> TrainSpec:
-    """Return the spec with this LCR variant and its recommended weight or gradient ratio, and warm-up."""
+    """Return the spec with this LCR variant and the settings that are recommended for it.
+
+    These are its weight or gradient ratio, and the warm-up.
+    """
     no_lcr = {"lcr_weight": 0.0, "lcr_gradient_ratio": 0.0, "lcr_warmup_epochs": 0.0}
     return spec.replace(**(no_lcr | lookup(LCR_DEFAULTS, name, "LCR variant")(spec)))

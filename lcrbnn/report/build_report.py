@@ -46,8 +46,8 @@ class ReportInputs(NamedTuple):
 
     groups: Sequence[RunGroup]
     records: Sequence[RecordFile]
-    report_folder: Path  # links in the report are relative to this folder
-    sample_image: Path | None  # image shown under each corruption; None uses a generated image
+    report_folder: Path  # folder of the report; links in the report are relative to it
+    sample_image: Path | None  # image that is shown under each corruption; None = a generated image
     frost_folder: Path
 
 
@@ -80,7 +80,7 @@ WARNINGS_TITLE = "Warnings"
 
 
 def _build_warnings_section(inputs: ReportInputs) -> list[Element]:
-    """Return one sentence per run whose record does not belong to the checkpoint in the same folder."""
+    """Return a section with one sentence per run whose record does not belong to the checkpoint in its folder."""
     warnings = [(group.name, seed, run.warning) for group in inputs.groups for seed, run in group.runs.items()]
     return [f"{name}, seed {seed}: {warning}." for name, seed, warning in warnings if warning]
 
@@ -119,7 +119,7 @@ def build_report(
     frost_folder: Path,
     title: str | None = None,
 ) -> Report:
-    """Read the runs and records and return the report with every section that has content."""
+    """Read the runs and records. Return the report with every section that has content."""
     groups = read_groups(runs)
     records = find_records(groups, record_paths)
     attach_records(groups, records)
@@ -140,7 +140,7 @@ def build_report(
 
 
 def check_report_path(path: Path) -> None:
-    """Raise InputError unless the report file and its charts folder can be written."""
+    """Raise InputError if the report file or its folder of charts cannot be written."""
     check_output_file(path, "a report")
     if path.suffix == ".md":
         check_output_folder(path.parent / _charts_folder_name(path), "the charts of a report")
@@ -151,7 +151,7 @@ def _charts_folder_name(path: Path) -> str:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write all files of a report. The report file comes last, so every chart it links to exists."""
+    """Write all files of a report. The report itself is written last. So every chart to which it links exists."""
     files: dict[Path, bytes] = {}
     if path.suffix == ".md":
         text, charts = render_markdown(report, _charts_folder_name(path))

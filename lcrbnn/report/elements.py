@@ -1,6 +1,7 @@
-"""Contents of a report as plain data: charts, images, tables and text, independent of their rendering.
+"""The contents of a report as plain data: charts, images, tables and text. They do not depend on the output format.
 
-The `group_index` of a series is its position in the list of groups. It selects colour, marker and dash in every chart.
+The `group_index` of a series is its position in the list of groups. It determines colour, marker and dash in every
+chart.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Axis:
-    """Label of an axis with its unit. The range covers the plotted numbers and `included_values`."""
+    """Label of an axis with its unit. The axis covers all plotted numbers and the `included_values`."""
 
     label: str
     included_values: tuple[float, ...] = ()
@@ -21,7 +22,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class LineSeries:
-    """A curve with an optional band from the lowest to the highest run."""
+    """A curve with an optional band from the smallest to the largest value of the runs."""
 
     name: str
     group_index: int
@@ -33,7 +34,7 @@ class LineSeries:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves over one x axis."""
+    """Several curves over one x axis."""
 
     title: str
     description: str
@@ -44,7 +45,7 @@ class LineChart:
 
 @dataclass(frozen=True)
 class Dot:
-    """A value and its optional interval."""
+    """A value and, optionally, its interval."""
 
     value: float
     low: float | None = None
@@ -53,17 +54,17 @@ class Dot:
 
 @dataclass(frozen=True)
 class DotSeries:
-    """One dot per row, None for a missing value."""
+    """One dot per row of a chart. A missing value is None."""
 
     name: str
     group_index: int
     dots: tuple[Dot | None, ...]
-    is_hollow: bool = False  # marks a second kind of value of the same group
+    is_hollow: bool = False  # whether this series shows a second kind of value of the same group
 
 
 @dataclass(frozen=True)
 class DotChart:
-    """Rows of dots with intervals, one dot per series. A line marks `reference_value`, such as 0."""
+    """Rows of dots with intervals, one dot per series. A line marks `reference_value`, for example 0."""
 
     title: str
     description: str
@@ -77,7 +78,10 @@ class DotChart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A number per cell (row, column), None for a missing one. Signed maps use one colour on each side of 0."""
+    """A number per cell (row, column), or None if it is missing.
+
+    Signed maps have different colours below and above 0.
+    """
 
     title: str
     description: str
@@ -87,13 +91,13 @@ class HeatMap:
     column_label: str
     values: tuple[tuple[float | None, ...], ...]
     unit: str
-    max_value: float  # value with the full colour
+    max_value: float  # the value that is drawn in the full colour
     is_signed: bool = False
 
 
 @dataclass(frozen=True)
 class HistogramSeries:
-    """Heights of equally wide bins between low and high."""
+    """Heights of the bins between low and high, which have equal widths."""
 
     name: str
     group_index: int
@@ -118,7 +122,7 @@ Chart = LineChart | DotChart | HeatMap | Histogram
 
 @dataclass(frozen=True)
 class GalleryImage:
-    """A small PNG image with its label."""
+    """A small PNG image and its label."""
 
     label: str
     png: bytes
@@ -126,7 +130,7 @@ class GalleryImage:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Labelled images in a grid."""
+    """A grid of images with labels."""
 
     title: str
     description: str
@@ -135,7 +139,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Link:
-    """Text linked to a file. The target is a path relative to the report."""
+    """A text that links to a file. The target is a path relative to the report."""
 
     text: str
     target: str
@@ -146,17 +150,17 @@ Cell = str | Link
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the row."""
+    """A table. The first cell of a row is its name."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    is_numeric: bool = True  # numeric columns are right-aligned
+    is_numeric: bool = True  # whether each column is numeric; numeric columns are right-aligned
 
 
 @dataclass(frozen=True)
 class CommandHint:
-    """A sentence about missing data and the command that produces it."""
+    """A sentence about missing data, with the command that produces them."""
 
     text: str
     command: str
@@ -167,7 +171,7 @@ Element = str | Table | Gallery | CommandHint | LineChart | DotChart | HeatMap |
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the elements below it."""
+    """A heading and the elements that follow it."""
 
     title: str
     elements: tuple[Element, ...]
@@ -175,7 +179,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A complete report. `group_names` are in the order of the group indices."""
+    """A complete report. The order of `group_names` is that of the group indices."""
 
     title: str
     introduction: str

@@ -1,7 +1,8 @@
-"""Find records of other commands, match them to the runs of a report and parse them.
+"""Find the records of other commands, assign them to the runs of a report, and parse them.
 
-A record belongs to a run if both have the same checkpoint digest. If there are several records of one kind, the
-settings that cover most runs are used, so that all compared numbers were measured in the same way.
+A record belongs to a run if both have the same checkpoint digest. A run may have several records of one kind with
+different settings. Then the settings that exist for most runs are used. So all compared numbers were measured in the
+same way.
 """
 
 from __future__ import annotations
@@ -20,44 +21,45 @@ from lcrbnn.runs.record import DIGEST_KEY, read_record
 from lcrbnn.train.setup.spec import TrainSpec
 
 T = TypeVar("T")
-MapCorrelations = dict[str, dict[str, float]]  # mean |correlation| by layer, then by real or binary maps
+MapCorrelations = dict[str, dict[str, float]]  # mean |correlation|, by layer and then by kind of map (real or binary)
 
 
 class RobustnessResult(NamedTuple):
     """Errors on clean and corrupted images, in percent."""
 
     num_images: int
-    image_source: str  # origin of the corrupted images
-    clean_errors: dict[str, float]  # by head
-    errors: dict[str, dict[str, list[float]]]  # by head and corruption, severities 1 to 5
-    mean_errors: dict[str, dict[str, float]]  # by head
+    image_source: str  # where the corrupted images come from
+    clean_errors: dict[str, float]  # clean error, by head
+    errors: dict[str, dict[str, list[float]]]  # errors by head and corruption, for severities 1 to 5
+    mean_errors: dict[str, dict[str, float]]  # mean errors, by head
 
 
 class AttackResult(NamedTuple):
-    """Accuracy under attack in percent, by attack radius (eps)."""
+    """Accuracy under attack in percent, by radius of the attack (eps)."""
 
     num_images: int
     clean_accuracy: float
-    accuracy: dict[str, dict[str, float]]  # by eps and attack
+    accuracy: dict[str, dict[str, float]]  # accuracy, by eps and attack
     worst_accuracy: dict[str, float]
-    has_masked_gradients: dict[str, bool]  # whether a gradient-free attack beats all gradient-based attacks
+    # whether an attack without gradients succeeds more often than all attacks with gradients
+    has_masked_gradients: dict[str, bool]
 
 
 class AnalysisResult(NamedTuple):
-    """Measurements of `lcrbnn analyze`. Fields are empty if the network has nothing to measure."""
+    """Measurements of `lcrbnn analyze`. A field is empty if the network has nothing of this kind."""
 
     norms: dict[str, tuple[float, float]]
     surrogate_bound_log10: float
     eq5_log10: tuple[float, float]
-    sensitivity: dict[str, float]  # mean, by radius
-    relative_sensitivity: dict[str, float]  # the same, divided by the sensitivity between different images
-    sign_flips: dict[str, dict[str, float]]  # percent, by noise and layer
-    sigma_ratios: dict[str, float]  # Eq. 8 on L2-normalized maps, by layer
+    sensitivity: dict[str, float]  # mean sensitivity, by noise radius
+    relative_sensitivity: dict[str, float]  # mean sensitivity divided by the sensitivity between different images
+    sign_flips: dict[str, dict[str, float]]  # rate of flipped signs in percent, by noise and layer
+    sigma_ratios: dict[str, float]  # ratios of Eq. 8 on L2-normalized maps, by layer
     map_correlations: MapCorrelations
 
 
 class WeightDistribution(NamedTuple):
-    """Standard deviation of a layer's latent weights and, if recorded, their histogram as a density."""
+    """Distribution of a layer's latent weights: the standard deviation and, if recorded, the histogram as a density."""
 
     std: float
     low: float = 0.0
@@ -66,7 +68,7 @@ class WeightDistribution(NamedTuple):
 
 
 class LayerResult(NamedTuple):
-    """Weight distributions and map correlations of a network, by layer."""
+    """Weight distributions and map correlations of one network, by layer."""
 
     weights: dict[str, WeightDistribution]
     map_correlations: MapCorrelations
@@ -156,7 +158,7 @@ def _drop_missing(values: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RecordKind:
-    """A kind of record about one checkpoint: its parser and the command that creates it."""
+    """A kind of record that belongs to a checkpoint: how it is parsed and which command creates it."""
 
     parse: Callable[[dict[str, Any], dict[str, Any]], Any]
     command: str
@@ -167,20 +169,20 @@ RECORD_KINDS = {
     "attack": RecordKind(_parse_attacks, "lcrbnn attack"),
     "analyze": RecordKind(_parse_analysis, "lcrbnn analyze"),
 }
-LAYERS = "layers"  # record of several networks, keyed by name, or a part of a run's own record
-COST = "cost"  # record of an architecture, not of one checkpoint
-PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")  # settings that may differ within a group
+LAYERS = "layers"  # a record of several networks, by name, or a part of a run's own record
+COST = "cost"  # a record of an architecture, which does not belong to a checkpoint
+PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")  # names of settings that may differ within a group
 
 
 class RecordFile(NamedTuple):
-    """A record and its path."""
+    """A record and the path of its file."""
 
     path: Path
     record: dict[str, Any]
 
 
 def find_records(groups: Sequence[RunGroup], paths: Sequence[Path]) -> list[RecordFile]:
-    """Return all records of the kinds used by reports, from the run folders and the given paths."""
+    """Return all records that reports use. They are searched in the run folders and in the given paths."""
     files: dict[Path, Path] = {}
     for place in paths:
         if not place.exists():
@@ -207,18 +209,19 @@ def _read_kind(path: Path) -> Any:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a record: {error}") from None
     if isinstance(stored, dict) and DIGEST_KEY in stored:
-        return read_record(path).get("kind")  # read_record rejects a damaged record, even if its kind is unknown
+        # read_record raises InputError for a damaged record, even if its kind is unknown
+        return read_record(path).get("kind")
     return stored.get("kind") if isinstance(stored, dict) else None
 
 
 def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) -> None:
-    """Store the parsed records in the `measurements` of the runs they belong to."""
+    """Parse the records and store them in the `measurements` of the runs to which they belong."""
     _attach_layers([run for group in groups for run in group.runs.values()], records)
-    runs: dict[str, list[ReportRun]] = {}  # by checkpoint digest; a report may contain a run twice
+    runs: dict[str, list[ReportRun]] = {}  # checkpoint digest -> runs; a report may contain a run twice
     for run in [run for group in groups for run in group.runs.values() if run.checkpoint_digest is not None]:
         runs.setdefault(str(run.checkpoint_digest), []).append(run)
     for name, kind in RECORD_KINDS.items():
-        by_settings: dict[str, dict[str, RecordFile]] = {}  # by settings, then by checkpoint digest
+        by_settings: dict[str, dict[str, RecordFile]] = {}  # settings -> checkpoint digest -> parsed record
         for file in records:
             digest = file.record["settings"].get("checkpoint_sha256")
             if file.record.get("kind") == name and digest in runs:
@@ -231,7 +234,10 @@ def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) ->
 
 
 def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> None:
-    """Attach layer measurements from records of several networks (with histograms), else from each run's own record."""
+    """Store layer measurements in the runs. Records of several networks come first, because they have histograms.
+
+    For other runs, the measurements in the run's own record are used.
+    """
     for file in select_records(files, LAYERS):
         for spec, layers in parse_record(file, _parse_networks):
             for run in [run for run in runs if run.spec == spec]:
@@ -245,18 +251,18 @@ def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> No
 
 
 def measurement_getter(kind: str, get_value: Callable[[Any], T | None]) -> Callable[[ReportRun], T | None]:
-    """Return a function that gets a value from a run's measurement of this kind, or None if it was not measured."""
+    """Return a function that takes a value from a run's measurement of this kind. It returns None if there is none."""
     return lambda run: get_value(run.measurements[kind]) if kind in run.measurements else None
 
 
 def first_measurement(kind: str, groups: Sequence[RunGroup]) -> Any:
-    """Return the measurement of the first run that has this kind, or None."""
+    """Return the measurement of the first run that has one of this kind, or None if no run has one."""
     runs = (run for group in groups for run in group.runs.values())
     return next((run.measurements[kind] for run in runs if kind in run.measurements), None)
 
 
 def parse_record(file: RecordFile, parse: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:
-    """Return the parsed record. Raise InputError if its content does not have the expected form."""
+    """Return the parsed record. Raise InputError if its content has an unknown form."""
     try:
         return parse(file.record["settings"], file.record["figures"])
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration, IndexError) as error:
@@ -274,5 +280,5 @@ def _count_images(files: dict[str, RecordFile]) -> int:
 
 
 def select_records(files: Sequence[RecordFile], kind: str) -> Iterator[RecordFile]:
-    """Return the records of this kind."""
+    """Return those records that are of this kind."""
     return (file for file in files if file.record.get("kind") == kind)

@@ -1,4 +1,4 @@
-"""Compare numbers of several groups: means with intervals, and differences paired by seed."""
+"""Compare the numbers of several groups: means with intervals, and differences that are paired by seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lcrbnn.report.elements import CommandHint, Dot, DotSeries, Element, Table
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
 ValuesBySeed = Mapping[int, float]
-NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]  # returns numbers of one run by name
+NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]  # function that returns a number of one run, by name
 INTERVAL_LABEL = "[95\u00a0%]"
 STAR_EXPLANATION = "* marks a difference whose interval excludes 0."
 
 
 class Measure(NamedTuple):
-    """A number of each run, with its row title and number format."""
+    """A number that each run has. It states the row title and the number format."""
 
     title: str
     get_value: Callable[[ReportRun], float | None]
@@ -26,7 +26,7 @@ class Measure(NamedTuple):
 
 
 def make_mean_dot(values: ValuesBySeed) -> Dot | None:
-    """Return the mean with its 95 % interval. One value has no interval, no value gives None."""
+    """Return the mean and its 95 % interval as a dot. A single value has no interval. Without values, return None."""
     if not values:
         return None
     numbers = list(values.values())
@@ -36,13 +36,13 @@ def make_mean_dot(values: ValuesBySeed) -> Dot | None:
 
 
 def compute_difference(values: ValuesBySeed, baseline: ValuesBySeed) -> PairedDifference | None:
-    """Return values minus baseline over the common seeds, or None for fewer than two common seeds."""
+    """Return the differences values - baseline for the common seeds. With fewer than two common seeds, return None."""
     seeds = sorted(values.keys() & baseline.keys())
     return compare_paired([baseline[s] for s in seeds], [values[s] for s in seeds]) if len(seeds) > 1 else None
 
 
 def make_difference_dot(values: ValuesBySeed, baseline: ValuesBySeed) -> Dot | None:
-    """Return the paired difference as a dot. A single pair has no interval."""
+    """Return the mean paired difference as a dot. A single pair has no interval."""
     difference = compute_difference(values, baseline)
     if difference is not None:
         return Dot(difference.mean, difference.low, difference.high)
@@ -51,9 +51,9 @@ def make_difference_dot(values: ValuesBySeed, baseline: ValuesBySeed) -> Dot | N
 
 
 def make_comparison_table(title: str, groups: Sequence[RunGroup], measures: Sequence[Measure]) -> Table | None:
-    """Return a table with one row per measure: the mean of each group and its difference to the first group.
+    """Return a table with one row per measure: the mean of each group, and its difference to the first group.
 
-    Rows without any value are left out. If some runs lack a value, the row title states the number of seeds.
+    Rows without values are left out. If some runs lack a value, the row title states the number of seeds.
     """
     columns = ["", *(f"{group.name}, mean {INTERVAL_LABEL}" for group in groups)]
     columns += [f"{group.name} − {groups[0].name} {INTERVAL_LABEL}" for group in groups[1:]]
@@ -106,13 +106,13 @@ def _format_difference(values: ValuesBySeed, baseline: ValuesBySeed, number_form
 
 
 def _format_minus_signs(text: str) -> str:
-    """Replace hyphens by minus signs and keep an interval on one line with non-breaking spaces."""
+    """Return the text with minus signs in place of hyphens. Non-breaking spaces keep an interval on one line."""
     head, bracket, tail = text.replace("-", "−").partition("[")
     return head + bracket + tail.replace(" ", "\u00a0")
 
 
 def make_mean_series(groups: Sequence[RunGroup], rows: Sequence[str], get_values: NamedValuesGetter) -> list[DotSeries]:
-    """Return one series per group: each row's mean over the runs of the group."""
+    """Return one series per group. Each dot is the mean of a row over the runs of the group."""
     return [
         DotSeries(
             group.name,
@@ -126,7 +126,10 @@ def make_mean_series(groups: Sequence[RunGroup], rows: Sequence[str], get_values
 def make_difference_series(
     groups: Sequence[RunGroup], rows: Sequence[str], get_values: NamedValuesGetter
 ) -> list[DotSeries]:
-    """Return one series per group but the first: each row's paired difference to the first group."""
+    """Return one series for each group except the first.
+
+    Each dot is the paired difference of a row to the first group.
+    """
     series = []
     for index, group in enumerate(groups[1:], 1):
         dots = [
@@ -145,7 +148,7 @@ def _value_getter(get_values: NamedValuesGetter, row: str) -> Callable[[ReportRu
 
 
 def hint_missing_measurements(groups: Sequence[RunGroup], kind: str, command: str) -> list[Element]:
-    """Return a hint with the command if some runs have no measurement of this kind, else an empty list."""
+    """Return a hint with the command if some runs have no measurement of this kind. Otherwise return an empty list."""
     names = [group.name for group in groups if any(kind not in run.measurements for run in group.runs.values())]
     if not names:
         return []
@@ -153,5 +156,5 @@ def hint_missing_measurements(groups: Sequence[RunGroup], kind: str, command: st
 
 
 def collect_names(groups: Sequence[RunGroup], get_values: Callable[[ReportRun], Mapping[str, object]]) -> list[str]:
-    """Return the names that occur in any run, in order of first occurrence."""
+    """Return the names that occur in any run, in the order in which they first occur."""
     return list(dict.fromkeys(name for group in groups for run in group.runs.values() for name in get_values(run)))

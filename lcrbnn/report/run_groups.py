@@ -20,35 +20,38 @@ T = TypeVar("T")
 
 @dataclass
 class ReportRun:
-    """A run with its settings, log lines, record (if finished) and measurements."""
+    """A run with its settings, log lines, record (if the run is finished) and measurements."""
 
-    path: Path  # run folder or record file
+    path: Path  # path of the run folder or of the record file
     spec: TrainSpec
     log_lines: LogLines
     record: dict[str, Any] | None
-    source_files: list[Path]  # files read for this run
-    measurements: dict[str, Any] = field(default_factory=dict)  # parsed records by kind
-    warning: str = ""  # reason why the checkpoint in the folder is not the one of the record
+    source_files: list[Path]  # all files that were read for this run
+    measurements: dict[str, Any] = field(default_factory=dict)  # kind -> parsed record
+    warning: str = ""  # why the checkpoint in the folder is not the one of the record; empty if it is
 
     @property
     def is_finished(self) -> bool:
-        """True if the log includes the last epoch."""
+        """Return whether the log contains the last epoch."""
         return self.log_lines[-1]["epoch"] >= self.spec.epochs
 
     @property
     def last_line(self) -> dict[str, Any]:
-        """Log line of the last epoch, empty for an unfinished run."""
+        """Return the log line of the last epoch. It is empty for an unfinished run."""
         return self.log_lines[-1] if self.is_finished else {}
 
     @property
     def checkpoint_digest(self) -> str | None:
-        """Digest of the last checkpoint, None for an unfinished run. It identifies the trained network."""
+        """Return the digest of the last checkpoint, or None for an unfinished run.
+
+        The digest identifies the trained network.
+        """
         return None if self.record is None else self.record["figures"].get("checkpoint_sha256")
 
 
 @dataclass
 class RunGroup:
-    """Runs with equal settings and different seeds."""
+    """Runs that have equal settings but different seeds."""
 
     name: str
     runs: dict[int, ReportRun]
@@ -59,15 +62,16 @@ class RunGroup:
         return next(iter(self.runs.values())).spec
 
     def values_by_seed(self, get_value: Callable[[ReportRun], T | None]) -> dict[int, T]:
-        """Return a value per seed, without the runs for which `get_value` returns None."""
+        """Return one value per seed. Runs for which `get_value` returns None are left out."""
         values = {seed: get_value(run) for seed, run in self.runs.items()}
         return {seed: value for seed, value in values.items() if value is not None}
 
 
 def read_groups(arguments: Sequence[str]) -> list[RunGroup]:
-    """Read groups from arguments such as runs/a/none, lcr=runs/a/lcr or results/a/none.
+    """Read the groups that arguments such as runs/a/none, lcr=runs/a/lcr or results/a/none name.
 
-    An argument is a folder of runs or of their records. Without a name, a group is named after the folder of its seeds.
+    An argument is a folder of runs or of their records. Without NAME=, a group gets the name of the folder that
+    contains its seeds.
     """
     groups: dict[str, RunGroup] = {}
     for argument in arguments:
@@ -84,7 +88,7 @@ def read_groups(arguments: Sequence[str]) -> list[RunGroup]:
 
 
 def _split_argument(argument: str) -> tuple[str, Path]:
-    """Split NAME=PATH into name and path. The name may be missing, and the path may itself contain "="."""
+    """Split NAME=PATH into name and path. The name is optional, and the path may contain "="."""
     cuts = [i for i, letter in enumerate(argument) if letter == "="]
     if not cuts or Path(argument).exists():
         return "", Path(argument)

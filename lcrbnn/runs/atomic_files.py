@@ -1,4 +1,4 @@
-"""Atomic writes: a file has its old or its new content, also after a kill or a power failure."""
+"""Atomic writes: a file has its old or its new content, even after a kill or a power failure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from lcrbnn.errors import PART_SUFFIX
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Return the content of a file. Raise OSError for a pipe or a device, which could block or never end."""
+    """Return the content of a file.
+
+    For a pipe or a device, raise OSError, because reading it could block or never end.
+    """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path.read_bytes()
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a temporary file in the same folder, sync it to disk and rename it. Raise OSError on failure."""
+    """Write a temporary file in the same folder, sync it to disk, and rename it. If that fails, raise OSError."""
     if path.exists() and not path.is_file():
         raise OSError(0, "it exists and is not a regular file", str(path))
     partial_path = path.with_name(path.name + PART_SUFFIX)
@@ -45,7 +48,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove the temporary files of a killed process."""
+    """Remove temporary files that a killed process has left."""
     for partial_path in folder.glob(f"*{PART_SUFFIX}"):
         if partial_path.is_file():
             partial_path.unlink(missing_ok=True)

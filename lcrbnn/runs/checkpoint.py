@@ -1,9 +1,9 @@
-"""Checkpoints: named arrays and JSON facts in one file, with checksums over every byte. No PyTorch.
+"""Checkpoints: named arrays and JSON values in one file, with checksums over every byte. It needs no PyTorch.
 
-A checkpoint is a safetensors file, so other tools can read it, and it contains no executable code. It consists of 8
+A checkpoint is a safetensors file. So other tools can read it, and it contains no executable code. It consists of 8
 bytes with the header length, a JSON header with the type, shape and offsets of each array, and the arrays. Safetensors
-has no checksums, so we add them: the metadata in the header holds the SHA-256 of each array, and the last array,
-`checksum`, holds the SHA-256 of header length and header.
+has no checksums, so they are added here. The metadata in the header contains the SHA-256 of each array. The last array,
+`checksum`, contains the SHA-256 of header length and header.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPE_CODES.items()}
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint file: arrays by name, and facts as plain JSON values."""
+    """The content of a checkpoint file: arrays by name, and `facts`, which are plain JSON values."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
 
 class DamagedCheckpoint(InputError):
-    """A checkpoint file cannot be read. The message has its path and the reason."""
+    """A checkpoint file cannot be read. The message states its path and the reason."""
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -57,7 +57,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     facts = {"lcrbnn": FORMAT_VERSION, "sha256": checksums, "facts": checkpoint.facts}
     header[METADATA] = {"checkpoint": json.dumps(facts)}
     header_json = json.dumps(header).encode()
-    header_json += b" " * (-len(header_json) % 8)  # the arrays start at a multiple of 8 bytes
+    header_json += b" " * (-len(header_json) % 8)  # padding, so that the arrays start at a multiple of 8 bytes
     size_and_header = len(header_json).to_bytes(8, "little") + header_json
     write_atomic(path, [size_and_header, *body, hashlib.sha256(size_and_header).digest()])
 
@@ -71,7 +71,10 @@ def _make_header_entry(dtype_name: str, shape: tuple[int, ...], offset: int, num
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raise DamagedCheckpoint with the path and the reason for every kind of fault."""
+    """Return the verified content of a checkpoint file.
+
+    For any fault, raise DamagedCheckpoint with the path and the reason.
+    """
     try:
         content = read_regular_file(path)
     except OSError as error:
@@ -81,12 +84,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except _InvalidContent as reason:
         raise DamagedCheckpoint(f"the checkpoint {path} is damaged: {reason}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
-        # All checksums were correct: the file was written with this content.
+        # All checksums are correct. So the file was written with this content, and the fault is not on the disk.
         raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its header is invalid ({error})") from None
 
 
 class _InvalidContent(Exception):
-    """A checkpoint is damaged, for the reason in the message."""
+    """The content of a checkpoint is invalid. The message states the reason."""
 
 
 def _parse(content: bytes) -> Checkpoint:
@@ -117,7 +120,7 @@ def _parse(content: bytes) -> Checkpoint:
 
 
 def _read_header(content: bytes) -> tuple[dict[str, Any], int]:
-    """Return the header and the offset of the first array, after a check of the header's checksum."""
+    """Return the header and the position of the first array. The checksum of the header is checked before."""
     header_size = int.from_bytes(content[:8], "little")
     if len(content) < 8 + 32 or header_size > min(_MAX_HEADER_BYTES, len(content) - 8 - 32):
         raise _InvalidContent(f"it ends after {len(content):,} bytes, or it is no checkpoint")

@@ -1,4 +1,4 @@
-"""The columns of log.jsonl and the validation of their values."""
+"""The columns of log.jsonl, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-# The columns of every line.
+# The columns that every line has.
 COLUMNS = (
     "epoch",
     "steps",
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def validate_log_line(line: Any, epoch: int, location: str) -> None:
-    """Raise InputError unless `line` is the log line of this epoch (from 1): it has all columns with valid values."""
+    """Raise InputError if `line` is not a valid log line of this epoch (counted from 1), with all columns."""
     if not isinstance(line, dict) or not set(COLUMNS) <= set(line) or line["epoch"] != epoch:
         raise InputError(location)
     column = find_invalid_column(line)
@@ -35,7 +35,10 @@ def validate_log_line(line: Any, epoch: int, location: str) -> None:
 
 
 def find_invalid_column(line: Mapping[str, Any]) -> str | None:
-    """Return the first column in `line` with an invalid value, or None. Unknown names are ignored."""
+    """Return the first column of `line` with an invalid value, or None if there is none.
+
+    Unknown columns are ignored.
+    """
     return next((name for name, check in _CHECKS.items() if name in line and not check.accepts(line[name])), None)
 
 
@@ -46,7 +49,7 @@ def _is_number(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return _is_number(value) and math.isfinite(value)
-    except OverflowError:  # an integer that is too large for a float
+    except OverflowError:  # this integer is too large for a float
         return False
 
 
@@ -67,14 +70,15 @@ def _is_list_of_numbers(value: Any) -> bool:
 
 
 class _Check:
-    """The allowed values of a column, as a predicate and in words."""
+    """The allowed values of a column: a function that checks a value, and a description in words."""
 
     def __init__(self, accepts: Callable[[Any], bool], allowed: str, *, optional: bool = False) -> None:
         self.allowed = f"{allowed}, or null" if optional else allowed
         self.accepts = (lambda value: value is None or accepts(value)) if optional else accepts
 
 
-# The sigma ratios, the gradient ratio and the validation loss may be infinite or NaN: no training step uses them.
+# The sigma ratios, the gradient ratio and the validation loss may be infinite or NaN, because training does not use
+# them.
 _CHECKS = {
     "epoch": _Check(_is_positive_integer, "an integer of at least 1"),
     "steps": _Check(_is_positive_integer, "an integer of at least 1"),

@@ -1,9 +1,9 @@
 """Old names of settings, options, log columns and record keys (schema 1), and their translation to schema 2.
 
-Files of schema 1 stay readable: every reader passes their content through one of the `upgrade_...` functions. Digests
-are verified on the original content first. No new name is an old name of something else. So a key can be translated
-without the schema number, a log may mix old and new lines, and a second upgrade changes nothing. All tables can be
-inverted: checkpoints of schema 1 contain a digest of the settings under their old names.
+Files of schema 1 stay readable. Every reader verifies the digests of their original content, then calls one of the
+`upgrade_...` functions. No new name is also the old name of something else. So a key can be translated without the
+schema number, a log may contain both old and new lines, and a second upgrade changes nothing. All tables can be
+inverted, because checkpoints of schema 1 contain a digest of the settings under their old names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-SCHEMA = 2  # of the specs and records that this version writes
-SCHEMAS = (1, 2)  # that it reads
+SCHEMA = 2  # schema number in the specs and records that this version writes
+SCHEMAS = (1, 2)  # schema numbers that this version reads
 
 SETTINGS = {
     "data": "dataset",
@@ -44,7 +44,7 @@ SETTINGS = {
     "warmup": "lr_warmup_epochs",
     "consistency": "consistency_weight",
 }
-SETTING_VALUES = {  # by the new name of the setting
+SETTING_VALUES = {  # new name of the setting -> old value -> new value
     "train_split": {"all": "train+valid"},
     "augmentation": {
         "usual": "standard",
@@ -70,7 +70,7 @@ LCR_OPTIONS = {
     "scale": "learnable_scale",
     "quantization": "quantization_error_weight",
 }
-LCR_VALUES = {  # by the new name of the option
+LCR_VALUES = {  # new name of the option -> old value -> new value
     "matrix": {"batch": "cross-gram", "square": "gram", "channel": "per-sample"},
     "normalization": {"raw": "none", "unit": "l2", "centered": "centered-l2"},
     "reference": {"latent": "pre-binarization", "weights": "latent-weights"},
@@ -127,7 +127,7 @@ _STUDY_OPTIONS = {
     "--patience": "--worker-timeout",
     "--run": "--runs-folder",
 }
-OPTIONS = {  # by command: one name has different meanings in different commands
+OPTIONS = {  # command -> old option -> new option; an option can have several meanings
     "train": {
         **{_option(old): _option(new) for old, new in SETTINGS.items()},
         "--no-skip-broken": "--no-skip-broken-images",
@@ -166,14 +166,14 @@ OPTIONS = {  # by command: one name has different meanings in different commands
 }
 
 
-REMOVED_OPTIONS = {  # what replaces them
+REMOVED_OPTIONS = {  # command -> removed option -> what replaces it
     "cost": {"--paper": "python -m paper costs"},
     "methods": {"--page": "python -m tools.methods_page"},
 }
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a training run with the names and values of schema 2; unknown names stay as they are."""
+    """Return settings of a training run with the names and values of schema 2. Unknown names are kept."""
     check_schema(settings)
     _check_schema_2_names(settings, SETTINGS)
     upgraded = _rename(settings, SETTINGS)
@@ -187,7 +187,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of schema 2 with the names and values of schema 1: the inverse of `upgrade_settings`."""
+    """Return settings with the names and values of schema 1. This is the inverse of `upgrade_settings`."""
     downgraded = {}
     for name, value in settings.items():
         if name == "lcr_options" and isinstance(value, list | tuple):
@@ -199,12 +199,12 @@ def downgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_log_line(line: Any) -> Any:
-    """Return a line of a log with the column names of schema 2; anything but a dict is returned as it is."""
+    """Return a line of a log with the column names of schema 2. If it is not a dict, return it unchanged."""
     return _rename(line, LOG_COLUMNS) if isinstance(line, Mapping) else line
 
 
 def upgrade_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the names of schema 2. Parts of an unexpected type stay as they are for later checks."""
+    """Return a record with the names of schema 2. Parts of an unexpected type are kept for later checks."""
     if record.get("schema") != 1:
         return dict(record)
     upgraded = _rename(record, {"readings": "test_results"}) | {"schema": SCHEMA}
@@ -222,7 +222,7 @@ def upgrade_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a study plan with the names of schema 2, without its schema number."""
+    """Return the content of a study plan with the names of schema 2. The schema number is removed."""
     check_schema(plan)
     _check_schema_2_names(plan, PLAN)
     upgraded = _rename(plan, PLAN)
@@ -242,7 +242,7 @@ def upgrade_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_table_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a table specification with the names of schema 2, without its schema number."""
+    """Return the content of a table specification with the names of schema 2. The schema number is removed."""
     check_schema(spec)
     _check_schema_2_names(spec, TABLE_SPEC)
     upgraded = _rename(spec, TABLE_SPEC)
@@ -275,28 +275,28 @@ def check_schema(content: Mapping[str, Any]) -> None:
 
 
 def reject_old_names(names: Iterable[str], renamed: Mapping[str, str], what: str = "") -> None:
-    """Raise InputError with the new name if one of the names is an old one."""
+    """Raise InputError if one of the names is an old one. The message states the new name."""
     for name in names:
         if name in renamed:
             raise InputError(f"{what}{name} is called {renamed[name]} now")
 
 
 def reject_old_values(settings: Mapping[str, Any], values: Mapping[str, Mapping[str, str]] = SETTING_VALUES) -> None:
-    """Raise InputError with the new value if a setting has an old one."""
+    """Raise InputError if a setting has an old value. The message states the new value."""
     for name, value in settings.items():
         if isinstance(value, str) and value in values.get(name, {}):
             raise InputError(f"{name} {value!r} is called {values[name][value]!r} now")
 
 
 def reject_old_lcr_options(options: Iterable[Any]) -> None:
-    """Raise InputError with the new text if an LCR option NAME=VALUE has an old name or value."""
+    """Raise InputError if an LCR option NAME=VALUE is an old one. The message states the new text."""
     for option in options:
         if (upgraded := _upgrade_lcr_option(option)) != option:
             raise InputError(f"the LCR option {option!r} is called {upgraded!r} now")
 
 
 def reject_old_options(command: str, arguments: Sequence[str]) -> None:
-    """Raise InputError with the new name if the command line has an option that was renamed or removed."""
+    """Raise InputError if the command line has a renamed or removed option. The message states the new one."""
     renamed, removed = OPTIONS.get(command, {}), REMOVED_OPTIONS.get(command, {})
     for word in arguments:
         if word == "--":
@@ -348,7 +348,7 @@ def _downgrade_lcr_option(option: Any) -> Any:
 
 
 def _check_schema_2_names(content: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
-    """Raise InputError if a content that declares schema 2 uses a name of schema 1."""
+    """Raise InputError if the content declares schema 2 but has a name of schema 1."""
     if content.get("schema") == SCHEMA:
         reject_old_names(content, renamed)
 
@@ -367,7 +367,7 @@ def _upgrade_list(parts: Any, names: Mapping[str, str]) -> Any:
 
 
 def _upgrade_record_settings(kind: Any, settings: Any) -> Any:
-    """Return the settings of a record: a spec itself, or a dict with specs in it."""
+    """Return the upgraded settings of a record. They are either a spec, or a dict that contains specs."""
     if not isinstance(settings, Mapping):
         return settings
     if "schema" in settings:

@@ -1,4 +1,7 @@
-"""A progress bar with the estimated time left, or plain lines if the output is not a terminal."""
+"""A progress bar with an estimate of the time left.
+
+If the output is not a terminal, plain lines are printed instead.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import TextIO
 
 from lcrbnn.runs.terminal import escape_control_characters, redraw_line
 
-BAR_WIDTH = 24  # characters
-REDRAW_INTERVAL_S = 0.1  # shortest time between two updates of the bar
-RECENT_FRACTION = 1 / 4  # the recent speed is measured over this fraction of the time so far
-MARK_SPACING_FRACTION = 1 / 64  # marks for the recent speed are at least this fraction of the time so far apart
+BAR_WIDTH = 24  # width of the bar in characters
+REDRAW_INTERVAL_S = 0.1  # minimum time in seconds between two updates of the bar
+RECENT_FRACTION = 1 / 4  # the recent speed is measured over this fraction of the time since the start
+# minimum time between two marks for the recent speed, as a fraction of the time since the start
+MARK_SPACING_FRACTION = 1 / 64
 
 
 def format_duration(seconds: float) -> str:
@@ -28,16 +32,16 @@ def format_duration(seconds: float) -> str:
 
 
 class ProgressBar:
-    """Shows how many of `total` steps are done. `num_done` of them were done before this start.
+    """Shows how many of `total` steps are done. A resumed run begins with `num_done` steps.
 
-    On a terminal this is one line that is redrawn. Elsewhere each tenth of the steps prints a line, or, with
-    `print_tenths=False`, only `print_status` does.
+    On a terminal, the bar is one line that is redrawn. Elsewhere, a line is printed after each tenth of the steps. With
+    `print_tenths=False`, only `print_status` prints lines.
     """
 
     def __init__(
         self, total: int, stream: TextIO | None = None, *, num_done: int = 0, print_tenths: bool = True
     ) -> None:
-        """Start the time measurement."""
+        """Start to measure the time."""
         self.total = total
         self.num_done_at_start = self.num_done = num_done
         self.print_tenths = print_tenths
@@ -45,12 +49,13 @@ class ProgressBar:
         self.is_terminal = self.stream is not None and self.stream.isatty()
         self.start_time = time.monotonic()
         self._last_redraw = -REDRAW_INTERVAL_S
-        self._marks = deque([(self.start_time, num_done)])  # times and the number of steps done then
+        # marks: a time, and the number of steps that were done at that time
+        self._marks = deque([(self.start_time, num_done)])
 
     def format_time_left(self) -> str:
         """Return the estimated time left, or "?" before the first step.
 
-        The estimate uses the recent speed or the speed since the start, whichever is higher.
+        The estimate uses either the recent speed or the speed since the start, whichever is higher.
         """
         now = time.monotonic()
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_FRACTION * (now - self.start_time):
@@ -63,11 +68,14 @@ class ProgressBar:
         return format_duration(min(seconds_per_step) * (self.total - self.num_done)) if seconds_per_step else "?"
 
     def _speed_marks(self) -> list[tuple[float, int]]:
-        """Return the starts of two speed measurements: a recent mark, as the first steps may be slow, and the start."""
+        """Return two marks from which the speed is measured: a recent one, and the start.
+
+        The recent mark is needed because the first steps may be slow.
+        """
         return [self._marks[0], (self.start_time, self.num_done_at_start)]
 
     def advance(self, make_note: Callable[[], str]) -> None:
-        """Count one more step. `make_note` returns a text about it and is only called if the text will be shown."""
+        """Count one more step. If a line will be shown, call `make_note` for a text about this step."""
         tenth, self.num_done = self.num_done * 10 // self.total, self.num_done + 1
         now, is_last = time.monotonic(), self.num_done == self.total
         if now - self._marks[-1][0] >= MARK_SPACING_FRACTION * (now - self.start_time):
@@ -79,22 +87,22 @@ class ProgressBar:
             line = escape_control_characters(
                 f"[{bar}] {self.num_done}/{self.total}  {self.format_time_left()} left  {make_note()}"
             )
-            width = shutil.get_terminal_size().columns  # a line that wraps cannot be redrawn
+            width = shutil.get_terminal_size().columns  # a line that is too long wraps, and then it cannot be redrawn
             self._write(line[: max(width - 1, 20)] + ("\n" if is_last else ""), redraw=True)
         elif not self.is_terminal and self.print_tenths and self.num_done * 10 // self.total > tenth:
             self._write_line(f"{self.num_done}/{self.total}  {make_note()}  {self.format_time_left()} left")
 
     def print_status(self, line: str) -> None:
-        """Print a line with the time left, unless a bar or the lines for tenths already show it."""
+        """Print a line with the time left. Do nothing if a bar or the lines after each tenth already show it."""
         if not self.is_terminal and not self.print_tenths:
             self._write_line(f"{line}  {self.format_time_left()} left")
 
     def print_line(self, line: str) -> None:
-        """Print a line in any case. On a terminal it is above the bar."""
+        """Always print a line. On a terminal, it appears above the bar."""
         self._write_line(line, redraw=self.is_terminal)
 
     def close(self) -> None:
-        """End the line of an unfinished bar."""
+        """End the line of a bar that is not full."""
         if self.is_terminal and self._last_redraw > 0 and self.num_done < self.total:
             self._write("\n")
             self._last_redraw = -REDRAW_INTERVAL_S
@@ -103,7 +111,7 @@ class ProgressBar:
         self._write(line + "\n", redraw=redraw)
 
     def _write(self, text: str, *, redraw: bool = False) -> None:
-        """Write to the stream. Stop writing without an error if its reader is gone or the terminal is closed."""
+        """Write to the stream. If the reader has gone or the terminal is closed, stop writing without an error."""
         if self.stream is None:
             return
         try:
@@ -112,5 +120,5 @@ class ProgressBar:
             else:
                 self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # ValueError: this process closed the stream
+        except (OSError, ValueError):  # ValueError means that this process has closed the stream
             self.stream, self.is_terminal = None, False

@@ -1,4 +1,4 @@
-"""Records: the settings, environment and results of one measurement, in a JSON file that is written atomically."""
+"""Records: settings, environment and results of one measurement. A record is a JSON file that is written atomically."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import read_regular_file, write_atomic
 from lcrbnn.runs.old_names import SCHEMA, SCHEMAS, upgrade_record
 
-DIGEST_KEY = "content_sha256"  # the SHA-256 of all other content of a record (missing in older records)
-FIRST_REVISION_WITHOUT_FAULT = 2  # since this `lcr_revision`, the GPU kernel of the power iteration returns v_{i-1}
+DIGEST_KEY = "content_sha256"  # key of the SHA-256 of all other content of a record; older records do not have it
+# Since this `lcr_revision`, the GPU kernel of the power iteration returns v_{i-1}. Before, it returned v_0 by mistake.
+FIRST_REVISION_WITHOUT_FAULT = 2
 
-# Folders of the source tree into which commands write. Changes in them do not mark the commit as changed.
+# Folders of the source tree into which commands write. Changes there do not count as changes of the code.
 PATHS_WITHOUT_CODE = (
     ":(exclude)paper/results",
     ":(exclude)bench/records",
@@ -29,7 +30,7 @@ PATHS_WITHOUT_CODE = (
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return hardware, library versions and commit, on which results depend in addition to the settings."""
+    """Return hardware, library versions and commit. Results depend on these in addition to the settings."""
     import numpy
     import torch
 
@@ -52,7 +53,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[str, Any]) -> None:
-    """Write a record of this kind with its settings and figures."""
+    """Write a record of this kind, with its settings and figures."""
     _write_with_digest(
         path,
         {
@@ -67,7 +68,7 @@ def write_record(path: Path, kind: str, settings: dict[str, Any], figures: dict[
 
 
 def append_test_result(path: Path, test_result: dict[str, Any]) -> int:
-    """Add a test result with today's date to a record. Return the number of its test results."""
+    """Add a test result with today's date to a record. Return how many test results the record has now."""
     record = read_record(path)
     test_results = record.setdefault("test_results", [])
     test_results.append({"date": _format_today(), **test_result})
@@ -76,7 +77,7 @@ def append_test_result(path: Path, test_result: dict[str, Any]) -> int:
 
 
 def update_record(path: Path, name: str, value: Any) -> None:
-    """Add a top-level part to a record, or replace the part of this name."""
+    """Add a part at the top level of a record. If there is a part with this name, replace it."""
     record = read_record(path)
     if name in ("schema", "kind", "date", "environment", "settings", "figures", "test_results", DIGEST_KEY):
         raise ValueError(f"the part {name!r} of a record cannot be replaced")
@@ -84,7 +85,7 @@ def update_record(path: Path, name: str, value: Any) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return a verified record with current names. Raise InputError if it is damaged or not a record."""
+    """Return a verified record with current names. If it is damaged or no record, raise InputError."""
     try:
         record = json.loads(read_regular_file(path).decode("utf-8"))
         digest = _hash_content(record)
@@ -109,7 +110,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def has_faulty_power_kernel(record: dict[str, Any]) -> bool:
-    """Return whether the LCR loss of this training run used v_0 instead of v_{i-1} (on a GPU, before revision 2)."""
+    """Return whether the LCR loss of this run used v_0 instead of v_{i-1}. This affects GPU runs before revision 2."""
     settings, revision = record["settings"], record.get("environment", {}).get("lcr_revision", 1)
     uses_lcr = settings.get("lcr_weight", 0) > 0 or settings.get("lcr_gradient_ratio", 0) > 0
     return record["figures"].get("device") == "cuda" and uses_lcr and revision < FIRST_REVISION_WITHOUT_FAULT
@@ -126,7 +127,10 @@ def _write_with_digest(path: Path, record: dict[str, Any]) -> None:
 
 
 def _hash_content(record: Any) -> str:
-    """Return the SHA-256 of a record without its digest, serialized as JSON with sorted keys and no spaces."""
+    """Return the SHA-256 of a record without its digest.
+
+    It is serialized as JSON with sorted keys and without spaces.
+    """
     content = (
         {name: value for name, value in record.items() if name != DIGEST_KEY} if isinstance(record, dict) else record
     )
@@ -134,7 +138,10 @@ def _hash_content(record: Any) -> str:
 
 
 def _format_json(value: Any, line_start: str) -> str:
-    """Return readable JSON: one line per entry of a dict and of a list of lists or dicts, other lists on one line."""
+    """Return JSON text that is easy to read.
+
+    Each entry of a dict, and of a list of lists or dicts, has its own line. Other lists are on one line.
+    """
     if isinstance(value, dict) and value:
         entries = [f"{json.dumps(str(name))}: {_format_json(entry, line_start + ' ')}" for name, entry in value.items()]
         return "{" + line_start + ("," + line_start).join(entries) + line_start[:-1] + "}"
@@ -148,9 +155,12 @@ def _format_today() -> str:
 
 
 def _describe_commit() -> str | None:
-    """Return the commit of the source tree, with "+changes" if the code was changed, or LCRBNN_COMMIT without git."""
+    """Return the commit of the source tree. If the code was changed, "+changes" is appended.
+
+    Without git, the result is the value of LCRBNN_COMMIT.
+    """
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # an installed package, which may be inside another repository
+    if not (root / ".git").exists():  # the package is installed, maybe inside another repository
         return os.environ.get("LCRBNN_COMMIT")
     try:
         commit = _run_git(root, "rev-parse", "--short=12", "HEAD")

@@ -1,4 +1,4 @@
-"""The folder of a run: spec.json, log.jsonl, checkpoints/, record.json. Only one process at a time can write it."""
+"""The folder of a run: spec.json, log.jsonl, checkpoints/, record.json. Only one process at a time can write to it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lcrbnn.runs.log_line import validate_log_line
 from lcrbnn.runs.old_names import upgrade_log_line, upgrade_settings
 from lcrbnn.runs.record import read_record
 
-NUM_KEPT_CHECKPOINTS = 2  # the newest checkpoint, and one more in case it is damaged
+NUM_KEPT_CHECKPOINTS = 2  # number of checkpoints that are kept: the newest, and one more in case the newest is damaged
 DAMAGED_SUFFIX = ".damaged"
 
 
 class RunFolder:
-    """The files of one run, written in an order that loses no data if the process is killed."""
+    """The files of one run. They are written in an order that loses no data if the process is killed."""
 
     def __init__(self, path: Path) -> None:
-        """Set the paths of the files, without any access to the disk."""
+        """Store the paths of the files. The disk is not accessed."""
         self.path = path
         self.spec_file = path / "spec.json"
         self.log_file = path / "log.jsonl"
@@ -45,17 +45,20 @@ class RunFolder:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
 
     def has_no_output(self) -> bool:
-        """Return whether a run was started here but wrote no log line, checkpoint, record or fault."""
+        """Return whether a run was started here but has written no log line, checkpoint, record or fault yet."""
         has_files = self.record_file.exists() or self.fault_file.exists() or bool(self.list_checkpoints())
         return self.exists() and not has_files and not (self.log_file.exists() and self.log_file.stat().st_size)
 
     def delete_start(self) -> None:
-        """Remove the files of a run that wrote no log line and no checkpoint. spec.json is removed last."""
+        """Remove the files of a run that has no log line and no checkpoint. spec.json is removed last."""
         for file in (self.broken_images_file, self.classes_file, self.spec_file):
             file.unlink(missing_ok=True)
 
     def check_can_create(self) -> None:
-        """Raise InputError unless the folder is missing, empty or holds only the files of an interrupted start."""
+        """Raise InputError if no run can be created in the folder.
+
+        The folder must be missing or empty, or have only the files of an interrupted start.
+        """
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -72,7 +75,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
 
     def create(self, spec: dict[str, Any]) -> None:
-        """Create the files of a new run, spec.json last, because it marks a run as started."""
+        """Create the files of a new run. spec.json is the last one, because it marks a run as started."""
         try:
             self.check_can_create()
             self.checkpoints_folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,7 @@ class RunFolder:
                 f"{self.log_file} ends after epoch {num_lines}, but {self.record_file} is from a run of {epochs} "
                 "epochs: restore the log"
             )
-        digest = record["figures"].get("log_sha256")  # missing in older records
+        digest = record["figures"].get("log_sha256")  # older records do not have this
         if digest is not None and digest != self.hash_log():
             raise InputError(
                 f"{self.log_file} is not the log of {self.record_file}: the SHA-256 in the record differs; "
@@ -123,7 +126,10 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of the run, so that no other process writes it. The lock ends with the process."""
+        """Hold the lock of the run during the context, so that no other process can write to it.
+
+        The system releases the lock when the process ends.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -139,23 +145,23 @@ class RunFolder:
             os.close(handle)
 
     def remove_leftovers(self) -> None:
-        """Remove the temporary files of a killed process and the fault of an earlier one."""
+        """Remove the temporary files of a killed process, and fault.json of an earlier one."""
         self.checkpoints_folder.mkdir(exist_ok=True)
         for folder in (self.path, self.checkpoints_folder):
             remove_partial_files(folder)
         self.fault_file.unlink(missing_ok=True)
 
     def write_fault(self, details: dict[str, Any]) -> None:
-        """Write the details of the error that ended the run, if the disk allows it."""
+        """Write the details of the error that ended the run. Do nothing if the disk cannot be written."""
         with suppress(OSError):
             write_atomic(self.fault_file, [(json.dumps(details, indent=1) + "\n").encode()])
 
     def write_broken_images(self, images: dict[str, str]) -> None:
-        """Write the skipped images of the data set and the reasons. A resumed run skips the same images."""
+        """Write the names of the skipped images and the reasons. If the run is resumed, it skips the same images."""
         write_atomic(self.broken_images_file, [(json.dumps(images, indent=1) + "\n").encode()])
 
     def read_broken_images(self) -> dict[str, str] | None:
-        """Return the skipped images, or None if the images were not checked yet."""
+        """Return the skipped images. Return None if the images have not been checked yet."""
         return _read_json(self.broken_images_file, dict, "names of images")
 
     def write_classes(self, names: tuple[str, ...]) -> None:
@@ -163,20 +169,20 @@ class RunFolder:
         write_atomic(self.classes_file, [(json.dumps(names, indent=1) + "\n").encode()])
 
     def read_classes(self) -> tuple[str, ...]:
-        """Return the names of the classes, or an empty tuple if the run has no file of class names."""
+        """Return the names of the classes. If the run has no file with class names, return an empty tuple."""
         return tuple(map(str, _read_json(self.classes_file, list, "names of classes") or ()))
 
     # -- the log: one JSON line per epoch ------------------------------------------------------------------------------
 
     def append_log_line(self, line: dict[str, Any]) -> None:
-        """Append a line and sync it to disk. The checkpoint of the same epoch is written afterwards."""
+        """Append a line and sync it to disk. The checkpoint of the same epoch is written after it."""
         with self.log_file.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Return the lines of the log, without a last line that a kill left incomplete."""
+        """Return the lines of the log. If a kill has left an incomplete last line, that line is omitted."""
         try:
             text = read_regular_file(self.log_file)
         except OSError as error:
@@ -185,7 +191,7 @@ class RunFolder:
         for number, raw in enumerate(text.split(b"\n")[:-1], 1):
             try:
                 line = upgrade_log_line(json.loads(raw))
-            except (ValueError, RecursionError):  # InputError is a ValueError
+            except (ValueError, RecursionError):  # InputError is a subclass of ValueError
                 line = None
             validate_log_line(line, number, f"{self.log_file} is damaged in line {number}")
             lines.append(line)
@@ -206,7 +212,7 @@ class RunFolder:
         return lines[-1]
 
     def truncate_log(self, epochs: int) -> list[dict[str, Any]]:
-        """Remove the lines after the first epochs, which a resumed run writes again. Return the other lines."""
+        """Keep only the lines of the first `epochs` epochs, and return them. A resumed run writes the others again."""
         lines = self.read_log()
         if len(lines) < epochs:
             raise InputError(
@@ -220,7 +226,7 @@ class RunFolder:
     # -- checkpoints: one file each, named by its step -----------------------------------------------------------------
 
     def save_checkpoint(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint, then remove old ones. Raise OSError if it cannot be written."""
+        """Write a checkpoint, then remove old ones. If it cannot be written, raise OSError."""
         path = self.checkpoints_folder / f"step-{step:09d}.safetensors"
         write_checkpoint(path, checkpoint)
         old_paths = self.list_checkpoints()[:-NUM_KEPT_CHECKPOINTS]
@@ -238,13 +244,14 @@ class RunFolder:
         return [p for _, p in sorted((int(match[1]), p) for match, p in matches if match)]
 
     def find_newest_checkpoint(self) -> Path | None:
-        """Return the path of the newest checkpoint, which may be damaged, or None if there is none."""
+        """Return the path of the newest checkpoint, or None if there is none. The checkpoint may be damaged."""
         return next(reversed(self.list_checkpoints()), None)
 
     def use_newest_valid_checkpoint(self, use: Callable[[Checkpoint, Path], None]) -> tuple[Path | None, list[str]]:
-        """Pass the checkpoints, newest first, to `use` until one is valid. Return its path and the faults of others.
+        """Pass the checkpoints to `use`, newest first, until one is valid.
 
-        The path is None if there is no checkpoint. If all are invalid, this raises InputError.
+        Return its path and the faults of the others. If there is no checkpoint, the path is None. If all checkpoints
+        are invalid, raise InputError.
         """
         problems: list[str] = []
         for path in reversed(self.list_checkpoints()):
@@ -259,14 +266,14 @@ class RunFolder:
         return None, problems
 
     def mark_newer_as_damaged(self, valid_path: Path) -> None:
-        """Add DAMAGED_SUFFIX to the names of the checkpoints that are newer than the valid one."""
+        """Rename the checkpoints that are newer than the valid one: DAMAGED_SUFFIX is added to their names."""
         paths = self.list_checkpoints()
         for path in paths[paths.index(valid_path) + 1 :]:
             path.replace(path.with_name(path.name + DAMAGED_SUFFIX))
 
 
 def _read_json(path: Path, expected_type: type, description: str) -> Any:
-    """Return the content of a JSON file of the run, or None if it does not exist."""
+    """Return the content of a JSON file of the run. Return None if the file does not exist."""
     try:
         content = json.loads(read_regular_file(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -279,7 +286,7 @@ def _read_json(path: Path, expected_type: type, description: str) -> Any:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders in a path: the path itself, or its seed-N folders in the order of N."""
+    """Return the run folders in a path. It is a run folder itself, or it has folders seed-N, which are sorted by N."""
     if RunFolder(path).exists():
         return [path]
     seeds = [p for p in path.glob("seed-*") if re.fullmatch(r"seed-\d+", p.name) and RunFolder(p).exists()]

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP stop a run after it has saved a checkpoint. A second SIGINT stops it at once."""
+"""SIGTERM, SIGINT and SIGHUP stop a run after it has saved a checkpoint. A second SIGINT stops it immediately."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import Any
 
 from lcrbnn.errors import StopSignal
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal or the connection was closed
+# SIGHUP means that the terminal or the connection was closed
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RESUME_HINT = "run the same command again to continue (train: with --resume)"
 
 
 class StopRequest:
-    """A context manager that records stop signals. `raise_if_requested` raises StopSignal after one."""
+    """A context manager that notes stop signals. After a signal, `raise_if_requested` raises StopSignal."""
 
     def __init__(self, *, ignore_repeated_sigint: bool = False) -> None:
-        """Create it without a signal. Processes of a launcher ignore a second SIGINT: the launcher repeats it."""
+        """Start without a signal.
+
+        Processes of a launcher ignore a second SIGINT, because the launcher repeats the first one.
+        """
         self.signal_number: int | None = None
         self.ignore_repeated_sigint = ignore_repeated_sigint
         self._previous_handlers: dict[int, Any] = {}
@@ -28,7 +32,10 @@ class StopRequest:
             raise StopSignal(f"stopped by {self._signal_name()} and saved; {RESUME_HINT}", self.signal_number)
 
     def raise_if_requested_without_checkpoint(self) -> None:
-        """Raise StopSignal if a signal was received (for the case that another process ended before this one saved)."""
+        """Raise StopSignal if a signal was received, with a message that no checkpoint was saved.
+
+        This is for the case that another process ended before this one could save.
+        """
         if self.signal_number is not None:
             reason = "another process of this run ended first"
             raise StopSignal(
@@ -45,11 +52,11 @@ class StopRequest:
         self.signal_number = signal_number
 
     def __enter__(self) -> StopRequest:
-        """Install the signal handlers in the main thread. In other threads, do nothing."""
+        """Install the signal handlers. This is only possible in the main thread, so in other threads do nothing."""
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue  # the process was started by nohup
+                    continue  # the signal is ignored because the process was started with nohup
                 self._previous_handlers[number] = signal.signal(number, self._handle_signal)
         return self
 

@@ -1,1 +1,1 @@
-"""Studies: variants of one recipe, trained with the same seeds and compared in pairs."""
+"""Studies: variants of one recipe are trained with the same seeds and compared in pairs of runs."""

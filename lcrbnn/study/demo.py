@@ -1,4 +1,4 @@
-"""The demo: a network trained on the embedded digits with and without LCR, with a table and curves of the results."""
+"""The demo trains a network on the digits of the package, with and without LCR. It makes a table and a figure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lcrbnn.train.train import train
 
 
 class DemoRun(NamedTuple):
-    """Log lines and test accuracy of a finished run."""
+    """Log lines and test accuracy of one finished run."""
 
     log_lines: list[dict[str, Any]]
     test_top1: float
 
 
 def run_demo(out: Path, *, lcr_weight: float, num_seeds: int, epochs: int) -> str:
-    """Train with and without LCR into folders of `out`, draw demo.png there, and return the table of the results.
+    """Train with and without LCR into folders of `out`, draw demo.png there, and return the table of results.
 
-    Finished runs are not repeated, and interrupted runs are resumed.
+    Runs that are finished are not repeated, and interrupted runs are resumed.
     """
     specs = {
         out / f"lambda-{w:g}" / f"seed-{seed}": TrainSpec(lcr_weight=w, seed=seed, epochs=epochs)
@@ -55,7 +55,7 @@ def run_demo(out: Path, *, lcr_weight: float, num_seeds: int, epochs: int) -> st
     try:
         _draw_curves(runs, figure_path)
         figure_line = f"curves:   {figure_path}"
-    except InputError as error:  # the table is useful without the figure, for example if matplotlib is missing
+    except InputError as error:  # the table is useful even without the figure, which needs matplotlib
         figure_line = f"no curves: {error}"
     columns = f"{'297 validation digits':<22}  {'500 test digits':<22}  mean |sigma_B / sigma_F - 1| over blocks"
     seeds_text = f"mean and standard deviation of {num_seeds} paired seeds" if num_seeds > 1 else "one seed"
@@ -73,7 +73,10 @@ def run_demo(out: Path, *, lcr_weight: float, num_seeds: int, epochs: int) -> st
 
 
 def _read_run(path: Path) -> DemoRun:
-    """Return log and test accuracy of a finished run. The test set is evaluated only if its record has no result."""
+    """Return log and test accuracy of a finished run.
+
+    Only if its record has no test result, the test set is evaluated.
+    """
     folder = RunFolder(path)
     test_results = read_record(folder.record_file).get("test_results", [])
     test_top1 = test_results[-1]["top1"] if test_results else evaluate(path, use_test_split=True).accuracy.top1

@@ -1,4 +1,4 @@
-"""Study plans: variants of one recipe, trained with the same seeds and compared with a baseline variant."""
+"""Study plans: the variants of one recipe are trained with the same seeds and compared with a baseline variant."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ PLAN_KEYS = (*REQUIRED_KEYS, "settings")
 
 
 class StudyPart(NamedTuple):
-    """The part of a study that one process runs: every `total`-th variant from the `number`-th on, and some seeds."""
+    """The part of a study that one process trains: every `total`-th variant from number `number` on, and some seeds."""
 
     number: int
     total: int
-    seeds: tuple[int, ...] | None = None  # None = all
+    seeds: tuple[int, ...] | None = None  # seeds to train; None = all
 
     @classmethod
     def parse(cls, text: str, seeds: Iterable[int] | None = None) -> StudyPart:
-        """Return StudyPart(2, 4) for "2/4"."""
+        """Return StudyPart(2, 4) for the text "2/4"."""
         match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"a shard must be I/N with I from 1 to N, such as 1/4; got {text!r}")
         return cls(int(match[1]), int(match[2]), None if seeds is None else tuple(seeds))
 
     def select_seeds(self, seeds: Iterable[int]) -> list[int]:
-        """Return the seeds that belong to this part, in their order."""
+        """Return those seeds that belong to this part, in the same order."""
         return [seed for seed in seeds if self.seeds is None or seed in self.seeds]
 
     def check_seeds(self, seeds: Iterable[int]) -> None:
-        """Raise InputError if this part has a seed that the study does not have."""
+        """Raise InputError if this part has a seed that is not in the study."""
         known_seeds = sorted(set(seeds))
         for seed in self.seeds or ():
             if seed not in known_seeds:
@@ -73,30 +73,34 @@ class StudyRun(NamedTuple):
     variant: str
     seed: int
     spec: TrainSpec
-    study: str = ""  # name of the study, where the folder has runs of several
-    unused_setting: str = ""  # an error message if the variant sets a setting without effect
+    study: str = ""  # name of the study, if the folder contains runs of several studies
+    unused_setting: str = ""  # error message if the variant changes a setting that has no effect, else ""
 
     @property
     def relative_path(self) -> str:
-        """Folder of the run, relative to the folder of the study or of all studies."""
+        """Folder of the run, relative to the folder of the study (or of all studies)."""
         return f"{self.study}/{self.variant}/seed-{self.seed}".removeprefix("/")
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The variants in the order in which they are trained. All seeds of a variant run together: they share a step."""
+    """The variants of a study, in training order.
+
+    All seeds of a variant are trained together, because they share a step.
+    """
 
     path: Path
-    description: str  # the comment lines of the file
+    description: str  # the comment lines at the top of the file
     seeds: tuple[int, ...]
-    baseline: str  # a variant, or PLAN/VARIANT of another plan in the same folder
+    baseline: str  # the variant to compare with, or PLAN/VARIANT of another plan in the same folder
     variants: dict[str, TrainSpec]
-    undecided: tuple[str, ...] = ()  # variants that extend a variant which is not in its plan yet
-    unused_settings: dict[str, str] = field(default_factory=dict)  # error message by variant, see StudyRun
+    undecided: tuple[str, ...] = ()  # names of variants that extend a variant which is not in its plan yet
+    # variant -> error message, see StudyRun.unused_setting
+    unused_settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Name of the plan: its file name without .toml."""
+        """Name of the plan: the name of its file without .toml."""
         return self.path.stem
 
     def list_runs(self, part: StudyPart = WHOLE_STUDY) -> list[StudyRun]:
@@ -106,7 +110,7 @@ class StudyPlan:
         return [run for variant in variants for run in self.list_variant_runs(variant, seeds)]
 
     def list_variant_runs(self, variant: str, seeds: Iterable[int]) -> list[StudyRun]:
-        """Return the runs of one variant."""
+        """Return the runs of one variant, one per seed."""
         unused = self.unused_settings.get(variant, "")
         return [
             StudyRun(variant, seed, set_seed(self.variants[variant], seed), unused_setting=unused) for seed in seeds
@@ -114,7 +118,10 @@ class StudyPlan:
 
 
 def read_plan(path: Path) -> StudyPlan:
-    """Return the plan of a TOML file with recipe, seeds, baseline, [settings] for all variants, [variants.NAME]."""
+    """Return the plan in a TOML file.
+
+    The file has recipe, seeds, baseline, [settings] for all variants, [variants.NAME].
+    """
     text, content = read_plan_file(path)
     try:
         return _build_plan(path, text, content)
@@ -165,9 +172,9 @@ def _build_plan(path: Path, text: str, content: dict[str, Any]) -> StudyPlan:
 
 
 def _describe_unused_setting(spec: TrainSpec, table: Iterable[str]) -> str:
-    """Return an error message if the variant sets a setting without effect or a retired one, else "".
+    """Return an error message if the variant changes a setting that has no effect or was removed. Otherwise return "".
 
-    It is raised only before a run starts: existing records of such a variant stay readable.
+    The error is only raised before a run starts. So existing records of such a variant stay readable.
     """
     try:
         reject_unused_settings(spec, table)
@@ -185,14 +192,17 @@ def run_plan(
     parallel_runs: int,
     part: StudyPart = WHOLE_STUDY,
 ) -> None:
-    """Train the unfinished runs of a part, `parallel_runs` at a time, and copy each record as soon as its run ends."""
+    """Train the unfinished runs of a part, `parallel_runs` at a time.
+
+    Copy the record of each run as soon as it ends.
+    """
     part.check_seeds(plan.seeds)
     _check_own_folder(plan, folder, options.runs_folder)
     run_study_runs(plan.list_runs(part), folder, records, options, parallel_runs)
 
 
 def _check_own_folder(plan: StudyPlan, folder: Path, runs_folder: Path) -> None:
-    """Raise InputError if a variant references a run of its own plan that would be looked up outside `folder`."""
+    """Raise InputError if a variant refers to a run of its own plan that would be searched outside of `folder`."""
     own_prefix = f"{STUDY_PREFIX}{plan.name}/"
     for run in plan.list_runs():
         own_references = [name for name in (run.spec.init_from, run.spec.teacher) if name.startswith(own_prefix)]
@@ -213,8 +223,9 @@ def run_study_runs(
 ) -> None:
     """Train the unfinished ones of these runs and copy their records.
 
-    Referenced runs are checked before any run starts. If a run fails, only the runs that reference it are skipped, and
-    the failure is raised at the end. `on_finished` is called for each finished run before the next group starts.
+    All runs that are referred to are checked before any run starts. If a run fails, only the runs that refer to it are
+    skipped, and the failure is raised at the end. `on_finished` is called for each finished run before the next group
+    starts.
     """
 
     def copy_run_record(path: Path) -> None:
@@ -238,7 +249,8 @@ def run_study_runs(
 
     def handle_finished(paths: Iterable[Path]) -> None:
         for path in filter(_has_record, paths):
-            if not (records / f"{runs_by_path[path].relative_path}.json").exists():  # the copy was lost
+            # the run is finished, but its copied record was lost
+            if not (records / f"{runs_by_path[path].relative_path}.json").exists():
                 copy_run_record(path)
             on_finished(runs_by_path[path], path)
 
@@ -262,7 +274,7 @@ def run_study_runs(
 
 
 def _describe_missing_run(spec: TrainSpec, runs_folder: Path) -> str:
-    """Return why a run cannot start although its references were valid before: one of them failed. Else return ""."""
+    """Return why a run cannot start, or "" if it can. It cannot start if a run that it refers to has failed."""
     try:
         check_referenced_runs(spec, runs_folder)
     except InputError as error:
@@ -284,7 +296,7 @@ def render_study_table(plan: StudyPlan, records: Path) -> str:
     """Return a text table with one line per variant.
 
     A line has the validation accuracy and the mean accuracy under noise, each with its paired difference to the
-    baseline, then the LCR gradient ratio and the mean |σ_B/σ_F - 1| of the last epoch.
+    baseline. The LCR gradient ratio and the mean |σ_B/σ_F - 1| of the last epoch follow.
     """
     records_by_variant = {variant: read_records(plan, variant, plan.seeds, records) for variant in plan.variants}
     baseline_records = read_baseline_records(plan, plan.seeds, records)
@@ -304,7 +316,7 @@ RecordsBySeed = dict[int, dict[str, Any]]
 
 
 def read_records(plan: StudyPlan, variant: str, seeds: Iterable[int], records: Path) -> RecordsBySeed:
-    """Return the existing records of a variant. An undecided variant has none."""
+    """Return the existing records of a variant. A variant whose settings are not decided yet has none."""
     records_by_seed = {}
     for run in plan.list_variant_runs(variant, seeds) if variant in plan.variants else []:
         path = records / f"{run.relative_path}.json"
@@ -314,7 +326,10 @@ def read_records(plan: StudyPlan, variant: str, seeds: Iterable[int], records: P
 
 
 def read_baseline_records(plan: StudyPlan, seeds: Iterable[int], records: Path) -> RecordsBySeed:
-    """Return the existing records of the baseline. Those of another plan are in the folder next to `records`."""
+    """Return the existing records of the baseline.
+
+    If it belongs to another plan, they are in a folder next to `records`.
+    """
     plan_name, _, variant = plan.baseline.rpartition("/")
     if not plan_name:
         return read_records(plan, variant, seeds, records)
@@ -322,7 +337,7 @@ def read_baseline_records(plan: StudyPlan, seeds: Iterable[int], records: Path) 
 
 
 def _check_settings(record: dict[str, Any], run: StudyRun, path: Path) -> dict[str, Any]:
-    """Return the record. Raise InputError if it was made with other settings than the plan has."""
+    """Return the record. If its settings differ from those in the plan, raise InputError."""
     difference = TrainSpec.from_dict(record["settings"]).difference(run.spec)
     if difference is not None:
         name, recorded_value, planned_value = difference
@@ -358,13 +373,16 @@ def _read_valid_top1(record: dict[str, Any]) -> float | None:
 
 
 def _read_noise_top1(record: dict[str, Any]) -> float | None:
-    """Return the mean accuracy under noise. Older records, and runs without validation images, have None."""
+    """Return the mean accuracy under noise. It is None in older records and for runs without validation images."""
     noise_top1 = record["figures"].get("noise_top1")
     return statistics.fmean(noise_top1.values()) if noise_top1 else None
 
 
 def _compare_seeds(baseline: dict[int, float | None], values: dict[int, float | None]) -> PairedDifference | None:
-    """Return the paired difference if there are two or more common seeds and all of them were measured."""
+    """Return the paired difference.
+
+    Return None unless there are at least two common seeds and all of them were measured.
+    """
     pairs = [(a, values[seed]) for seed, a in baseline.items()]
     complete_pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(complete_pairs) < max(len(pairs), 2):

@@ -1,4 +1,4 @@
-"""Order of the runs of a study, and which of them share a process. A run starts after the runs that it references."""
+"""The order of the runs of a study, and which runs share a process. A run starts after the runs that it refers to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lcrbnn.train.setup.load import find_referenced_runs
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.setup.validate import SHARED_SETTINGS
 
-RunSpecs = dict[Path, TrainSpec]  # by folder of the run
+RunSpecs = dict[Path, TrainSpec]  # folder of the run -> spec
 
 
 def schedule_runs(specs: Mapping[Path, TrainSpec], parallel_runs: int, runs_folder: Path) -> list[RunSpecs]:
-    """Return groups of at most `parallel_runs` runs, in the order in which they are trained.
+    """Return groups of at most `parallel_runs` runs. The groups are in training order.
 
-    The runs of a group have the same settings where runs of one process must. Runs with the same compiled step are in
-    one group as far as possible. References study:... are looked up in `runs_folder`.
+    The runs of a group agree in the settings that runs of one process must share. As far as possible, runs with the
+    same compiled step are in one group. References study:... are searched in `runs_folder`.
     """
     return [
         group
@@ -27,13 +27,16 @@ def schedule_runs(specs: Mapping[Path, TrainSpec], parallel_runs: int, runs_fold
 
 
 def compilation_key(spec: TrainSpec) -> TrainSpec:
-    """Return a spec that is equal for runs with the same compiled step: without seed and strength of LCR."""
+    """Return a spec that is equal for runs with the same compiled step.
+
+    It is the spec without the seed and without the value of lambda.
+    """
     normalized = spec.replace(seed=0, lcr_gradient_ratio=0.0, lcr_warmup_epochs=0.0, lcr_weight=0.0)
     return normalized.replace(lcr_weight=1.0) if spec.uses_lcr else normalized
 
 
 def _split_by_dependency(specs: Mapping[Path, TrainSpec], runs_folder: Path) -> Iterator[RunSpecs]:
-    """Yield the runs that reference none of the others, then the runs that reference only those, and so on."""
+    """Yield the runs that refer to none of the others. Then yield those that only refer to these, and so on."""
     waiting = dict(specs)
     while waiting:
         waiting_paths = {path.absolute() for path in waiting}

@@ -1,6 +1,7 @@
-"""The settings of a variant of a study plan: its own ones, or those of a variant that it extends, with some changes.
+"""The settings of a variant of a study plan. They are listed in full, or as changes of a variant that it extends.
 
-`extends = "PLAN/VARIANT"` takes the settings of a variant of another plan, so that each setting is written down once.
+With `extends = "PLAN/VARIANT"`, a variant uses the settings of a variant of another plan. So each setting is written
+down only once.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from lcrbnn.runs.old_names import upgrade_plan
 from lcrbnn.train.setup.load import STUDY_PREFIX
 from lcrbnn.train.setup.spec import TrainSpec
 
-LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # settings that `lcr_multiplier` multiplies
-OPTION_LISTS = ("lcr_options", "method_options")  # lists of NAME=VALUE, merged by name
-REFERENCED_RUNS = ("init_from", "teacher")  # settings that name another run
+LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # the settings that `lcr_multiplier` multiplies
+OPTION_LISTS = ("lcr_options", "method_options")  # settings that are lists of NAME=VALUE, merged by name
+REFERENCED_RUNS = ("init_from", "teacher")  # settings that refer to another run
 
 
 def read_toml(path: Path, description: str) -> tuple[str, dict[str, Any]]:
-    """Return the text and the content of a TOML file. Error messages call the file `what`."""
+    """Return the text and the content of a TOML file. Error messages call the file `description`."""
     try:
         text = read_regular_file(path).decode("utf-8")
         return text, tomllib.loads(text)
@@ -50,7 +51,7 @@ def split_variant_name(name: Any, description: str) -> tuple[str, str]:
 
 
 def set_seed(spec: TrainSpec, seed: int) -> TrainSpec:
-    """Return the spec with this seed. A reference study:PLAN/VARIANT gets the same seed."""
+    """Return the spec with this seed. A reference study:PLAN/VARIANT then means the run with the same seed."""
     references = {name: getattr(spec, name) for name in REFERENCED_RUNS}
     references_with_seed = {
         name: f"{reference}/seed-{seed}"
@@ -61,7 +62,7 @@ def set_seed(spec: TrainSpec, seed: int) -> TrainSpec:
 
 
 def check_referenced_names(spec: TrainSpec) -> None:
-    """Raise InputError if a reference to a run of a study has the wrong form."""
+    """Raise InputError if a reference to a run of a study has an invalid form."""
     for name in REFERENCED_RUNS:
         reference = getattr(spec, name)
         valid_form = r"[^/]+/[^/]+(/seed-\d+)?"
@@ -73,10 +74,11 @@ def check_referenced_names(spec: TrainSpec) -> None:
 
 
 def read_changes(table: dict[str, Any], folder: Path, extended: tuple[str, ...] = ()) -> dict[str, Any] | None:
-    """Return the settings that a variant changes, or None while the variant that it extends is not in its plan yet.
+    """Return the settings that a variant changes, or None if the variant that it extends is not in its plan yet.
 
     `lcr_multiplier` multiplies lcr_weight or lcr_gradient_ratio of the extended variant. Options of LCR and of the
-    method are merged by name. Plans are read from `folder`. The recipe and [settings] of the other plan do not apply.
+    method are merged by name. Plans are read from `folder`. The recipe and the [settings] of the other plan are not
+    used.
     """
     own_changes = dict(table)
     extends, multiplier = own_changes.pop("extends", None), own_changes.pop("lcr_multiplier", None)

@@ -1,4 +1,4 @@
-"""Checks that the record of a run has the numbers that tables need."""
+"""Check that the record of a run has all numbers that tables need."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 
-TEST_IMAGES = {"cifar10": 10_000, "cifar10-small": 10_000, "digits": 500}  # of data sets with a fixed test split
+# number of test images of the data sets that have a fixed test split
+TEST_IMAGES = {"cifar10": 10_000, "cifar10-small": 10_000, "digits": 500}
 
 
 def validate_record(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the record. Raise InputError with the first fault if it is not a record of a run with valid numbers."""
+    """Return the record of a run. Raise InputError with the first fault if a number is missing or invalid."""
     if record.get("kind") != "train":
         raise InputError(f"{path} is a record of kind {record.get('kind')!r}, not of a training run")
     last_epoch = record["figures"].get("last_epoch")

@@ -1,4 +1,4 @@
-"""Training: from a spec to a run."""
+"""Training: from a training spec to a finished run."""
 
 from lcrbnn.train.setup.spec import TrainSpec
 

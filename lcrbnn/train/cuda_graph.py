@@ -1,4 +1,4 @@
-"""CUDA graphs: captured calls on fixed tensors, and a captured forward pass for evaluation."""
+"""CUDA graphs: calls that are captured once and then replayed on fixed tensors, and a captured forward pass."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 
 class GraphPredictor:
-    """Computes logits in float32 by a network in evaluation mode, on a GPU with a graph for the first shape it gets.
+    """Computes the logits of a network in evaluation mode, in float32.
 
-    The graph reads the weights from their addresses, so it always uses the current weights. The logits are in the
-    graph's memory: use them before the next call.
+    On a GPU, the first input shape gets a CUDA graph. The graph reads the weights from their addresses. So it always
+    uses the current weights. The logits are in the memory of the graph: use them before the next call.
     """
 
     def __init__(self, model: nn.Module, spec: TrainSpec, *, capture: bool = False) -> None:
-        """Keep the network. The first call captures its forward pass if `capture` is set."""
+        """Store the network. If `capture` is set, the first call captures its forward pass."""
         self.model, self.spec, self.capture = model, spec, capture
         self._graph: Any = None
         self._images = self._logits = torch.empty(0)
@@ -44,7 +44,8 @@ class GraphPredictor:
 
     def _capture(self, images: Tensor) -> None:
         self._images = images.clone()
-        stream = torch.cuda.Stream()  # libraries must be initialised before the capture, on another stream
+        # libraries must be initialised before the capture, on another stream than the default one
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -60,15 +61,18 @@ Result = TypeVar("Result")
 
 
 class CapturedCall(Generic[Result]):
-    """A function that is captured as a CUDA graph at its first call and replayed later. A CPU calls the function.
+    """A function that is captured as a CUDA graph at its first call and replayed later. On a CPU, it is simply called.
 
-    The result on a GPU is in the graph's memory: use it before the next call.
+    On a GPU, the result is in the memory of the graph: use it before the next call.
     """
 
     def __init__(
         self, function: Callable[[], Result], shared_graph: Any, stream: Any, capture_error_mode: str = "global"
     ) -> None:
-        """Keep the function. Without a stream it is not captured. A graph uses the memory of `shared_graph`."""
+        """Store the function. Without a stream it is never captured.
+
+        The new graph shares the memory of `shared_graph`.
+        """
         self.function, self.shared_graph = function, shared_graph
         self.stream, self.capture_error_mode = stream, capture_error_mode
         self._graph: Any = None

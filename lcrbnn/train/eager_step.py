@@ -1,4 +1,7 @@
-"""The eager training step: the reference for the compiled step. It also finds the layer of a non-finite value."""
+"""The eager training step, which is the reference for the compiled step.
+
+It also finds the layer of a non-finite value.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,29 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 
 class NonFiniteError(Exception):
-    """A step met NaN or infinity. The message names the quantity and, if it is known, the layer."""
+    """A step had a value that is NaN or infinite. The message names the quantity and, if it is known, the layer."""
 
     def __init__(self, reason: str, epoch: int, step: int, rows: list[int] | None = None) -> None:
-        """Keep the position of the step and the rows of its batch in the training split."""
+        """Store the epoch and step, and the row numbers of the batch in the training split."""
         super().__init__(reason)
         self.epoch, self.step, self.rows = epoch, step, rows
 
 
 class EagerStep:
-    """Runs the steps of an epoch without compilation: call `begin_epoch`, then `run_step` once per step.
+    """Runs the steps of an epoch without compilation. Call `begin_epoch`, then `run_step` once per step.
 
-    `sums` adds up SUM_NAMES over the epoch.
+    `sums` contains the SUM_NAMES, added up over the epoch.
     """
 
     def __init__(
         self, spec: TrainSpec, parts: TrainingParts, train: BatchSource, ranks: Ranks = SINGLE_PROCESS
     ) -> None:
-        """Keep the parts. Nothing is computed."""
+        """Store the parts of the run. Nothing is computed."""
         self.spec, self.parts, self.train, self.ranks = spec, parts, train, ranks
         self.steps_per_epoch = train.count_steps(spec.batch_size, spec.drop_last, spec.gradient_accumulation_steps)
         self._step_reducer = StepReducer(parts.model, ranks)
-        train.find_augmentation(spec.augmentation)  # rejects an unsuitable one before anything is written
+        # raises an error for an unsuitable batch size before anything is written
+        train.find_augmentation(spec.augmentation)
         self.sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64, device=train.labels.device)
         self.record_name = "EagerStep"
         self.is_captured = False
@@ -52,7 +56,7 @@ class EagerStep:
         self._full_lcr_weight = 0.0
 
     def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
-        """Prepare the steps of an epoch from `first_step` on. `full_lcr_weight` is λ after its warm-up."""
+        """Prepare the steps of an epoch from `first_step` on. `full_lcr_weight` is lambda after its warm-up."""
         spec = self.spec
         self._epoch, self._step, self._full_lcr_weight = epoch, first_step, full_lcr_weight
         self._batches = self.train.train_batches(
@@ -60,7 +64,7 @@ class EagerStep:
         )
 
     def run_step(self) -> None:
-        """Run the next step. Raise NonFiniteError before a non-finite value reaches the weights."""
+        """Run the next step. If a value is not finite, raise NonFiniteError before the weights change."""
         position = (self._epoch, self._step, self.steps_per_epoch)
         rank = [self.ranks.rank] if self.ranks.rank else []  # each process draws its own random numbers
         torch.manual_seed(derive_seed(self.spec.seed, "step", self._epoch, self._step, *rank))
@@ -70,13 +74,13 @@ class EagerStep:
         self._step += 1
 
     def check_finite(self) -> None:
-        """Do nothing: `run_step` has checked each step."""
+        """Do nothing, because `run_step` has already checked each step."""
 
     def measure_lcr(self) -> None:
-        """Return None: validation.measure_lcr does it."""
+        """Return None, because the function validation.measure_lcr measures LCR for eager steps."""
 
     def update_weights(self, batch: Batch, lr: float, lcr_weight: float) -> Tensor:
-        """Update the weights by this process's part of a batch. Return SUM_NAMES of the whole batch."""
+        """Update the weights with this process's part of a batch. Return SUM_NAMES of the whole batch."""
         parts, spec, num_images = self.parts, self.spec, len(batch.labels)
         batch_size = num_images
         if self.ranks.size > 1:
@@ -103,15 +107,18 @@ class EagerStep:
         return sums
 
     def _make_non_finite_error(self, batch: Batch, loss: Tensor) -> NonFiniteError:
-        """Return an error with the reason and the batch rows of the process whose diagnosis is the most certain."""
+        """Return the error with a reason and the row numbers of the batch.
+
+        They are from the process with the most certain diagnosis.
+        """
         diagnoses = self.ranks.all_gather_object((*self._find_cause(batch, loss), batch.rows.tolist()))
         _, reason, rows = min(diagnoses, key=lambda diagnosis: diagnosis[0])
         return NonFiniteError(reason, self._epoch, self._step, rows)
 
     def _find_cause(self, batch: Batch, loss: Tensor) -> tuple[int, str]:
-        """Return the first non-finite quantity: the batch, a layer's output, the loss, or a gradient.
+        """Return the first quantity that is not finite: the batch, a layer's output, the loss, or a gradient.
 
-        The number before it is the uncertainty: 0 if this quantity is certainly the cause, up to 2.
+        The number in front of it is the uncertainty. It is 0 if this quantity is certainly the cause, and at most 2.
         """
         if not torch.isfinite(loss):
             output = _find_first_non_finite_output(self.parts.model, batch.images, self.spec)
@@ -122,13 +129,15 @@ class EagerStep:
         names = [
             name for p, name in self.parts.parameter_names.items() if p.grad is not None and not p.grad.isfinite().all()
         ]
-        if names:  # the backward pass runs from the last layer to the first, so it began in the last one
+        # The backward pass runs from the last layer to the first. So the last layer with a non-finite gradient was the
+        # first one.
+        if names:
             name = names[-1].removeprefix("model/")
             return 2, f"the loss is {loss.item():.4g} but the gradient of {name} is not finite"
         return 2, f"the loss is {loss.item():.4g} but its gradient is too long for float32"
 
     def _describe_lcr_overflow(self) -> str:
-        """Return what the LCR loss reports, if it is the part of the loss that is not finite."""
+        """Return the message of the LCR loss about an overflow, if the LCR loss is the part that is not finite."""
         retention = self.parts.retention
         if retention is None or retention.lcr_loss is None or torch.isfinite(retention.lcr_loss):
             return ""
@@ -136,13 +145,13 @@ class EagerStep:
 
 
 def _slice_views(images: Tensor, num_images: int, part: slice) -> Tensor:
-    """Return a part of the images, with all views of each."""
+    """Return a part of the images, with all views of each image."""
     return images.unflatten(0, (-1, num_images))[:, part].flatten(0, 1)
 
 
 @torch.no_grad()
 def _find_first_non_finite_output(model: nn.Module, images: Tensor, spec: TrainSpec) -> str | None:
-    """Run a forward pass and return the first non-finite quantity in one sentence, or None if all are finite."""
+    """Run a forward pass. Return a sentence about the first quantity that is not finite, or None if all are finite."""
     if not images.isfinite().all():
         return "the images themselves are not finite"
     for name, parameter in model.named_parameters():

@@ -1,4 +1,7 @@
-"""The training loop: epochs, log lines, checkpoints. An interrupted run that is resumed ends with the same bits."""
+"""The training loop: epochs, log lines, checkpoints.
+
+If a run is interrupted and resumed, it ends with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -22,39 +25,46 @@ from lcrbnn.train.schedule import compute_lcr_weight, compute_learning_rate, is_
 from lcrbnn.train.setup.build import build_training_parts
 from lcrbnn.train.validation import LcrMeasurement, compute_accuracy, compute_noisy_accuracy, measure_lcr
 
-MAX_REPLAYED_STEPS = 2000  # steps to repeat eagerly to find a non-finite layer; parallel runs wait until this ends
-MIN_GRADIENT_RATIO = 1e-6  # at lambda = 1; a smaller ratio of LCR to task gradient is rounding noise
-MIN_SHOWN_DATA_TIME = 0.05  # fraction of an epoch; a log line on the terminal omits a smaller one
+# Maximum number of steps that are repeated eagerly to find a non-finite layer. Parallel runs wait until this ends.
+MAX_REPLAYED_STEPS = 2000
+MIN_GRADIENT_RATIO = 1e-6  # ratio of LCR gradient to task gradient at lambda = 1; smaller ratios are rounding noise
+MIN_SHOWN_DATA_TIME = 0.05  # fraction of an epoch that was spent waiting; the line on the terminal omits a smaller one
 
 
 class LogListener(Protocol):
-    """Receives each line of the log."""
+    """An object that receives each line of the log."""
 
     def add_log_line(self, line: dict[str, Any]) -> None:
-        """Take a line."""
+        """Process a line of the log."""
 
 
 class TrainingLoop:
-    """Trains one run from its current state to its end."""
+    """Trains one run from its current state until its end."""
 
     def __init__(
         self, context: RunContext, run_state: RunState, progress: ProgressBar, listeners: Sequence[LogListener] = ()
     ) -> None:
-        """Keep the parts of the run. Nothing is computed. With several processes only rank 0 writes into the folder."""
+        """Store the parts of the run. Nothing is computed.
+
+        With several processes, only rank 0 writes into the folder.
+        """
         self.context, self.state, self.progress, self.listeners = context, run_state, progress, listeners
         self.spec, self.parts, self.step, self.splits = context.spec, context.parts, context.step, context.splits
         self.folder, self.ranks, self.label = context.folder, context.ranks, context.label
         self.steps_per_epoch = context.step.steps_per_epoch
-        self.noise_top1: dict[str, float] | None = None  # accuracy under noise, measured at the end
+        self.noise_top1: dict[str, float] | None = None  # accuracy under noise, which is measured at the end
         self._checkpoint_interval_s = context.options.checkpoint_interval_s
         self._predictor = GraphPredictor(context.parts.model, context.spec, capture=context.step.is_captured)
-        self._data_time_fraction = 0.0  # part of the last epoch's time in which a step waited for images
+        self._data_time_fraction = 0.0  # fraction of the last epoch's time in which a step waited for images
         self._epoch_start_time = self._last_save_time = time.monotonic()
         self._last_valid_top1: float | None = None
         self._sync_interval = SyncInterval(self.ranks, every_step=self._checkpoint_interval_s == 0)
 
     def train_steps(self, stop: StopRequest) -> Iterator[None]:
-        """Train to the end, one step per iteration, so that several runs can take turns on one GPU."""
+        """Train until the end. Each iteration of this generator is one step.
+
+        So several runs can take turns on one GPU.
+        """
         while self.state.epoch < self.spec.epochs:
             yield from self._train_epoch(stop)
             self._finish_epoch(stop)
@@ -65,7 +75,7 @@ class TrainingLoop:
 
     @property
     def steps_done(self) -> int:
-        """The number of steps since the beginning of the run."""
+        """The number of steps that are done since the beginning of the run."""
         return self.state.count_steps(self.steps_per_epoch)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class TrainingLoop:
         self._data_time_fraction = loading_time_s / max(time.monotonic() - self._epoch_start_time, 1e-9)
 
     def _save_or_stop(self, stop: StopRequest) -> None:
-        """Save if a checkpoint is due, stop if a signal came: on all processes or on none."""
+        """Save if a checkpoint is due, and stop after a signal. All processes do the same."""
         is_save_due = time.monotonic() - self._last_save_time >= self._checkpoint_interval_s
         signal_number, is_save_due_anywhere = self._sync_interval.synchronize(
             self.steps_done, stop.signal_number or 0, is_save_due
@@ -96,21 +106,22 @@ class TrainingLoop:
         stop.raise_if_requested()
 
     def _stop_check(self, stop: StopRequest) -> Callable[[], None]:
-        """Return what to call after each validation batch: with one process a signal stops it there.
+        """Return the function to call after each validation batch. With a single process, it stops after a signal.
 
-        Several processes continue to the next step, where all of them learn of the signal.
+        With several processes, the run continues until the next training step. There, all of them learn of the signal.
         """
         return stop.raise_if_requested if self.ranks.size == 1 else lambda: None
 
     def begin_epoch(self, epoch: int, first_step: int) -> None:
-        """Prepare an epoch from `first_step` on. At step 0 also do what happens once per epoch."""
+        """Prepare an epoch from `first_step` on. At step 0, also do what happens once per epoch."""
         set_progress(self.parts.model, epoch / self.spec.epochs)
         if self.ranks.size > 1:
             digest = state.digest_arrays(collect_arrays(self.context))
             self.ranks.check_same(digest, f"their weights before epoch {epoch + 1}")
         if first_step == 0:
             start_epoch(self.parts.model)
-            # A method's matrix decomposition may differ between machines in the last bits.
+            # The result of rank 0 is used, because a method's matrix decomposition may differ between machines in the
+            # last bits.
             state.broadcast_module(self.parts.model, self.ranks)
         self.parts.model.train()
         if first_step == 0 and self.spec.lcr_gradient_ratio > 0 and is_measured_epoch(self.spec, epoch):
@@ -124,7 +135,7 @@ class TrainingLoop:
         return self.ranks.broadcast_object(measurement)
 
     def _finish_epoch(self, stop: StopRequest) -> None:
-        """Validate, write the log line, and save if a checkpoint is due."""
+        """Validate, write the log line, and save a checkpoint if one is due."""
         line = self._make_log_line(stop)
         self._last_valid_top1 = line["valid_top1"]
         if self.ranks.is_first:
@@ -149,7 +160,7 @@ class TrainingLoop:
             accuracy = compute_accuracy(self._predictor, self.splits.valid, self._stop_check(stop), self.ranks)
         measurement = self._measure_lcr() if is_measured_epoch(spec, epoch) else LcrMeasurement(None, None)
         lcr_weight = compute_lcr_weight(spec, self.state.full_lcr_weight, epoch, last_step, self.steps_per_epoch)
-        ratio = measurement.gradient_ratio  # at lambda = 1
+        ratio = measurement.gradient_ratio  # gradient ratio at lambda = 1
         seconds = self.state.seconds + time.monotonic() - self._epoch_start_time
         return {
             "epoch": epoch + 1,
@@ -175,21 +186,25 @@ class TrainingLoop:
             raise RunFailed(self._explain_write_error("the log", error)) from None
 
     def _compute_means(self) -> dict[str, float]:
-        """Return the means of SUM_NAMES over the images of this epoch so far."""
+        """Return the mean of each of the SUM_NAMES over the images of this epoch so far."""
         sums = self.step.sums.tolist()
         return {name: value / max(sums[-1], 1) for name, value in zip(SUM_NAMES, sums, strict=True)}
 
     def _describe_progress(self) -> str:
         means = self._compute_means()
         lcr_loss = f"  L_Lip {means['lip']:.4f}" if self.spec.uses_lcr else ""
-        valid = "" if self._last_valid_top1 is None else f"  valid {self._last_valid_top1:.1f} %"  # last epoch's
+        # value of the last epoch
+        valid = "" if self._last_valid_top1 is None else f"  valid {self._last_valid_top1:.1f} %"
         train = f"train {100 * means['correct']:.1f} %{valid}"
         return f"{self.context.line_prefix}epoch {self.state.epoch + 1}  loss {means['loss']:.4f}{lcr_loss}  {train}"
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint of the current state. Raise RunFailed if the disk rejects it (older ones stay intact)."""
+        """Write a checkpoint of the current state. If it cannot be written, raise RunFailed.
+
+        Older checkpoints do not change.
+        """
         position = (self.state.epoch, self.state.step)
         if position == self.state.saved_position:
             return
@@ -223,14 +238,14 @@ class TrainingLoop:
             raise self._locate_non_finite(error) from None
 
     def _locate_non_finite(self, error: NonFiniteError) -> RunFailed:
-        """Return the failure of the run, with the first non-finite layer if an eager step or a replay finds it."""
+        """Return the failure of the run. It names the first non-finite layer if an eager step finds this layer."""
         return self._make_failure(error if error.rows is not None else self._replay(error))
 
     def _replay(self, error: NonFiniteError) -> NonFiniteError:
         """Repeat the steps since the last checkpoint eagerly. Return an error that names the non-finite layer.
 
-        A compiled step only knows at which step a value became non-finite. If the last checkpoint is more than
-        MAX_REPLAYED_STEPS back, the layer stays unknown.
+        A compiled step only knows in which step a value became non-finite. If the last checkpoint is more than
+        MAX_REPLAYED_STEPS steps back, the layer stays unknown.
         """
         failed_step = error.epoch * self.steps_per_epoch + error.step
         self.progress.print_line(f"non-finite values at step {failed_step}: looking for the layer")
@@ -254,7 +269,10 @@ class TrainingLoop:
         return NonFiniteError(f"{error}; eager steps passed that point", error.epoch, error.step)
 
     def _make_failure(self, error: NonFiniteError) -> RunFailed:
-        """Return the failure of the run in one sentence. The file fault.json gets all details, with the batch rows."""
+        """Return the failure of the run as one sentence.
+
+        All details, with the row numbers of the batch, are in fault.json.
+        """
         if not self.ranks.is_first:
             return ErrorOnOtherRank(1)
         steps, epoch = self.steps_per_epoch, error.epoch

@@ -15,14 +15,15 @@ from lcrbnn.nn.model_hooks import extra_loss
 from lcrbnn.train.setup.build import TrainingParts
 from lcrbnn.train.setup.spec import TrainSpec
 
-# Factor of the loss in the backward pass: float16 has no numbers below 6e-8, and gradients are smaller than that.
+# The loss is multiplied by this factor for the backward pass. Gradients can be smaller than 6e-8, the smallest number
+# of float16.
 LOSS_SCALES = {"float16": 2048.0}
 
-SUM_NAMES = ("loss", "lip", "correct", "seen")  # sums over the images of an epoch; lip is the LCR loss
+SUM_NAMES = ("loss", "lip", "correct", "seen")  # Names of sums over the images of an epoch. lip is the LCR loss.
 
 
 class StepLoss(NamedTuple):
-    """The loss of a batch, for the backward pass, and its SUM_NAMES in float64, without gradient."""
+    """The loss of a batch for the backward pass, and its SUM_NAMES in float64 without gradient."""
 
     loss: Tensor
     sums: Tensor
@@ -31,10 +32,10 @@ class StepLoss(NamedTuple):
 def compute_objective(
     spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, lcr_weight: float | Tensor
 ) -> StepLoss:
-    """Return the loss of a batch at this lambda."""
+    """Return the loss of a batch for this value of lambda."""
     with autocast_precision(spec.precision, images.device):
         n = labels.shape[0]
-        logits = parts.model(images)  # if there are several views per image, the first n rows are of the first view
+        logits = parts.model(images)  # with several views per image, the first n rows belong to the first view
         loss = compute_non_lcr_loss(spec, parts, images, labels, logits)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(lcr_weight if parts.retention.variant.weight > 0 else None)
@@ -49,7 +50,7 @@ def compute_objective(
 def compute_non_lcr_loss(
     spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, logits: Tensor
 ) -> Tensor:
-    """Return the loss without its LCR part: the task loss, the consistency of views, and the weight regularizer."""
+    """Return the loss without LCR: task loss, consistency of several views, and weight regularizer."""
     n = labels.shape[0]
     loss = compute_task_loss(spec, parts, images[:n], labels, logits[:n])
     if spec.consistency_weight > 0:
@@ -59,7 +60,7 @@ def compute_non_lcr_loss(
 
 
 def compute_task_loss(spec: TrainSpec, parts: TrainingParts, images: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """Return the cross-entropy with the labels, mixed with the distillation loss, plus the losses of the methods."""
+    """Return the cross-entropy with the labels, mixed with the distillation loss, plus the methods' loss terms."""
     logits = to_float32(logits)
     cross_entropy = F.cross_entropy(logits, labels, label_smoothing=spec.label_smoothing)
     method_loss = extra_loss(parts.model)
@@ -76,31 +77,34 @@ def compute_task_loss(spec: TrainSpec, parts: TrainingParts, images: Tensor, lab
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return the tensor in float32, or in float64 if it has that type."""
+    """Return the tensor in float32. A float64 tensor is returned unchanged."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def jensen_shannon_divergence(logits: Tensor) -> Tensor:
-    """Return the divergence between the outputs for several views, (views, n, classes), as a mean over the images."""
+    """Return the Jensen-Shannon divergence between the views of an image, averaged over the images.
+
+    The outputs are (views, n, classes).
+    """
     log_p = F.log_softmax(logits, 2)
     log_mean = log_p.exp().mean(0).clamp(1e-7, 1).log()
     return F.kl_div(log_mean.expand_as(log_p), log_p, log_target=True, reduction="sum") / log_p[..., 0].numel()
 
 
 def compute_gradients(spec: TrainSpec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradients of the parameters, which also keep them in `grad`."""
+    """Compute the gradients of all parameters and return them. They are also stored in `grad`."""
     accumulate_gradient(spec, loss)
     return collect_gradients(spec, parameters)
 
 
 def accumulate_gradient(spec: TrainSpec, loss: Tensor, fraction: float = 1.0) -> None:
-    """Add this fraction of the gradient to the parameters, multiplied by the loss scale of the precision."""
+    """Add a fraction of the gradient to that of the parameters. It is multiplied by the loss scale of the precision."""
     scale = LOSS_SCALES.get(spec.precision, 1.0) * fraction
     loss.backward(None if scale == 1 else torch.full_like(loss, scale))
 
 
 def collect_gradients(spec: TrainSpec, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradients of the parameters, divided in place by the loss scale of the precision."""
+    """Return the gradients of the parameters, divided by the loss scale of the precision in place."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if spec.precision in LOSS_SCALES:
         torch._foreach_mul_(gradients, 1 / LOSS_SCALES[spec.precision])
@@ -108,10 +112,10 @@ def collect_gradients(spec: TrainSpec, parameters: Iterable[Tensor]) -> list[Ten
 
 
 def clip_gradients(spec: TrainSpec, gradients: list[Tensor], norms: Tensor) -> None:
-    """Scale the gradients down in place if their total norm exceeds `max_gradient_norm`.
+    """Multiply the gradients in place by a factor if their total norm exceeds `max_gradient_norm`.
 
-    `norms` has one norm per gradient, or the total. This does the same as torch.nn.utils.clip_grad_norm_, but does not
-    wait for the device.
+    `norms` contains one norm per gradient, or the total norm. The result is that of torch.nn.utils.clip_grad_norm_, but
+    this function does not wait for the device.
     """
     if spec.max_gradient_norm > 0:
         factor = spec.max_gradient_norm / (torch.linalg.vector_norm(norms) + 1e-6)

@@ -1,4 +1,4 @@
-"""Starts or resumes a run in its folder, and converts its state to and from checkpoints."""
+"""Start or resume a run in its folder, and convert its state to and from checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lcrbnn.train.setup.validate_checkpoint import (
 
 
 def start_or_resume(run: RunContext) -> tuple[RunState, list[str]]:
-    """Start or resume a run in its folder, whose lock is held. Return its state and messages for the user."""
+    """Start or resume a run in its folder, which the caller has locked. Return its state and messages for the user."""
     labels_digest = state.digest_arrays({"labels": state.to_array(run.splits.train.labels)})
     fingerprint = [__version__, len(run.splits.train), labels_digest, run.splits.train_images_digest]
     run.ranks.check_same(str(fingerprint), "the version of lcrbnn or the training images")
@@ -39,7 +39,10 @@ def start_or_resume(run: RunContext) -> tuple[RunState, list[str]]:
 
 
 def _prepare_folder(run: RunContext) -> None:
-    """Create the run folder, or remove what an interrupted process left in it. Write the files next to the spec."""
+    """Create the run folder, or remove what an interrupted process has left.
+
+    Write the files that accompany spec.json.
+    """
     with _explain_write_errors(run):
         if run.folder.has_no_output():
             run.folder.delete_start()
@@ -64,7 +67,7 @@ def _explain_write_errors(run: RunContext) -> Iterator[None]:
 
 
 def _resume(run: RunContext) -> tuple[RunState, list[str]]:
-    """Restore the newest valid checkpoint and cut the log to the epochs that it includes."""
+    """Restore the newest valid checkpoint. Shorten the log to the epochs that this checkpoint contains."""
     run_state, path, messages, step_description = restore_newest_checkpoint(run)
     messages += run.ranks.run_on_rank0(lambda: _truncate_log(run, run_state, path))
     if path is None:
@@ -99,18 +102,21 @@ def _truncate_log(run: RunContext, run_state: RunState, path: Path | None) -> li
 
 
 class RestoredRun(NamedTuple):
-    """The state in the newest valid checkpoint. Without any checkpoint, the path is None and the state is the start."""
+    """The state in the newest valid checkpoint.
+
+    If there is no checkpoint, the path is None and the state is the start.
+    """
 
     state: RunState
     path: Path | None
-    complaints: list[str]  # one sentence per newer checkpoint that could not be used
-    step_description: str = ""  # of the process that wrote the checkpoint
+    complaints: list[str]  # one sentence for each newer checkpoint that could not be used
+    step_description: str = ""  # environment of the process that wrote the checkpoint
 
 
 def restore_newest_checkpoint(run: RunContext) -> RestoredRun:
-    """Restore the newest valid checkpoint of the folder into the network, LCR loss, optimizer and sums of the epoch.
+    """Restore network, LCR loss, optimizer and sums of the epoch from the newest valid checkpoint of the folder.
 
-    Rank 0 reads it and sends it to the other processes, which may not see the folder.
+    Rank 0 reads the checkpoint and sends it to the other processes, because they may have no access to the folder.
     """
     used: list[tuple[Checkpoint, RunState]] = []
 
@@ -129,7 +135,7 @@ def restore_newest_checkpoint(run: RunContext) -> RestoredRun:
 
 
 def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> RunState:
-    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the state that it holds."""
+    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the run state in it."""
     where = f"the checkpoint {path}"
     arrays, facts = checkpoint
     check_checkpoint_metadata(checkpoint, path)
@@ -154,7 +160,7 @@ def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> R
 
 
 def collect_arrays(run: RunContext) -> dict[str, np.ndarray]:
-    """Return all arrays of a checkpoint: network, LCR loss, optimizer, and the sums of the epoch."""
+    """Return all arrays of a checkpoint: those of the network, the LCR loss and the optimizer, and the epoch sums."""
     parts = run.parts
     arrays = state.module_to_arrays(parts.model, "model")
     if parts.retention is not None:
@@ -164,7 +170,7 @@ def collect_arrays(run: RunContext) -> dict[str, np.ndarray]:
 
 
 def make_checkpoint(run: RunContext, run_state: RunState, arrays: dict[str, np.ndarray], seconds: float) -> Checkpoint:
-    """Return a checkpoint of the run; `seconds` is the time spent on this epoch."""
+    """Return a checkpoint of the run. `seconds` is the time that was spent on this epoch so far."""
     without_state = state.find_parameters_without_state(run.parts.optimizer, run.parts.parameter_names)
     images_digest = run.splits.train_images_digest
     facts: dict[str, Any] = {

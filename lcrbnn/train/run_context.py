@@ -1,4 +1,4 @@
-"""The fixed parts of a training run (RunContext) and its progress (RunState)."""
+"""RunContext has the fixed parts of a training run. RunState has its progress."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from lcrbnn.train.validation import LcrMeasurement
 
 
 class TrainingStep(Protocol):
-    """Runs the steps of an epoch in order: EagerStep or CompiledStep."""
+    """Runs the steps of an epoch in order. EagerStep and CompiledStep implement this."""
 
-    record_name: str  # written into checkpoints and records
+    record_name: str  # name of the kind of step; checkpoints and records contain it
     steps_per_epoch: int
     sums: torch.Tensor  # SUM_NAMES, added up over the epoch
     is_captured: bool  # whether a step is a CUDA graph
 
     def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
-        """Prepare the steps of an epoch from `first_step` on, with this lambda at the end of its warm-up."""
+        """Prepare the steps of an epoch from `first_step` on. `full_lcr_weight` is lambda at the end of its warm-up."""
 
     def run_step(self) -> None:
         """Run the next step of the epoch."""
 
     def check_finite(self) -> None:
-        """Wait until all steps have run. Raise NonFiniteError if one of them met a non-finite value."""
+        """Wait until all steps have run. If one of them had a non-finite value, raise NonFiniteError."""
 
     def measure_lcr(self) -> LcrMeasurement | None:
-        """Measure LCR with the compiled step, or None if validation.measure_lcr has to do it."""
+        """Return an LCR measurement with the compiled step.
+
+        Return None if validation.measure_lcr has to measure instead.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """The parts of a training run that stay the same while it trains."""
+    """The parts of a training run that do not change while it trains."""
 
     spec: TrainSpec
     options: RunOptions
@@ -47,7 +50,7 @@ class RunContext:
     parts: TrainingParts
     splits: RunSplits
     step: TrainingStep
-    label: str = ""  # printed before each line about this run if several runs train in parallel
+    label: str = ""  # label that is printed before each line about this run if several runs train in parallel
 
     @property
     def ranks(self) -> Ranks:
@@ -56,18 +59,19 @@ class RunContext:
 
     @property
     def device(self) -> torch.device:
-        """The device that trains this run."""
+        """The device on which this run trains."""
         return self.splits.train.labels.device
 
     @property
     def line_prefix(self) -> str:
-        """The label and two spaces, or nothing."""
+        """The label and two spaces, or an empty string without a label."""
         return f"{self.label}  " if self.label else ""
 
     def describe_step(self) -> str:
-        """Return which kind of step trains this run, and on what.
+        """Return a text about the kind of step and the hardware that train this run.
 
-        Checkpoints and records contain this text. The last bits of a result depend on nothing else.
+        Checkpoints and records contain this text. Apart from the settings, the last bits of a result depend only on
+        this.
         """
         if self.device.type == "cpu":
             processor = f"{torch.get_num_threads()} threads"
@@ -79,15 +83,15 @@ class RunContext:
 
 @dataclass
 class RunState:
-    """The progress of a run: the next step to train, and the other values that a checkpoint stores besides arrays.
+    """The progress of a run: the next step to train, and other values that a checkpoint stores besides arrays.
 
-    At step 0 the epoch has not begun. After the last step, the epoch has not been validated and logged yet.
+    At step 0, the epoch has not begun yet. After the last step, the epoch has not been validated and logged yet.
     """
 
     full_lcr_weight: float  # lambda at the end of its warm-up
     epoch: int = 0
     step: int = 0
-    seconds: float = 0.0  # spent on this epoch before the run was interrupted
+    seconds: float = 0.0  # seconds that were spent on this epoch before the run was interrupted
     saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint
 
     def count_steps(self, steps_per_epoch: int) -> int:

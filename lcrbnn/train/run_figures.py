@@ -1,4 +1,4 @@
-"""The figures of a finished run in its record.json: the last epoch, a sample of the log, accuracy under noise."""
+"""The figures of a finished run for its record.json: the last epoch, a sample of the log, and accuracy under noise."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from lcrbnn.train.loop import TrainingLoop
 
-MAX_HISTORY_EPOCHS = 21  # epochs in the history of a record
+MAX_HISTORY_EPOCHS = 21  # maximum number of epochs in the history of a record
 HISTORY_COLUMNS = ("epoch", "train_loss", "train_top1", "valid_top1", "lcr_gradient_ratio", "sigma_ratios")
-SIGNIFICANT_DIGITS = 5  # of a number in the history
+SIGNIFICANT_DIGITS = 5  # number of significant digits in the history
 _NOT_IN_LAST_EPOCH = ("epoch", "steps", "seconds", "data_time_fraction")
 
 
 def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
-    """Return the figures of a finished run."""
+    """Return the figures of a finished run for its record."""
     splits, lines = loop.splits, loop.folder.read_log()
     last_line = loop.folder.read_last_log_line()
     newest_checkpoint = loop.folder.find_newest_checkpoint()
@@ -38,7 +38,7 @@ def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
 
 
 def _describe_data_loading(loop: TrainingLoop, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return how images were read, the data-loading time fraction of each epoch, and the broken images."""
+    """Return how the images were read, the fraction of time spent waiting for them per epoch, and broken images."""
     fractions = [line["data_time_fraction"] for line in lines if "data_time_fraction" in line]
     figures = {**loop.splits.data_loading, **({"data_time_fraction": fractions} if fractions else {})}
     if loop.spec.skip_broken_images:
@@ -48,9 +48,9 @@ def _describe_data_loading(loop: TrainingLoop, lines: Sequence[dict[str, Any]]) 
 
 
 def sample_log_lines(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return HISTORY_COLUMNS of the measured epochs, at most of MAX_HISTORY_EPOCHS evenly spaced ones.
+    """Return HISTORY_COLUMNS of the measured epochs. At most MAX_HISTORY_EPOCHS evenly spaced epochs are included.
 
-    A measured epoch is one whose log line has sigma ratios. Without any, all epochs count.
+    An epoch is measured if its log line has sigma ratios. If no line has any, all epochs count as measured.
     """
     candidates = [line for line in lines if line["sigma_ratios"] is not None] or list(lines)
     sample = {line["epoch"]: line for line in candidates}

@@ -1,4 +1,4 @@
-"""Learning rate and LCR weight (lambda) as functions of the position in training, so that no state is stored."""
+"""Learning rate and LCR weight (lambda) as functions of the position in training. So no state has to be stored."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lcrbnn.train.setup.spec import TrainSpec
 def compute_learning_rate(spec: TrainSpec, epoch: int, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step. Epochs and steps are counted from 0.
 
-    If it is updated once per epoch, epoch e of the warm-up has (e + 1) / lr_warmup_epochs of the full rate, and the
-    last epoch of the warm-up is also the first one of the decay, as in RBNN's code. If it is updated once per step,
-    both are continuous.
+    The learning rate is updated once per epoch or once per step. If it is updated once per epoch, epoch e of the
+    warm-up has (e + 1) / lr_warmup_epochs of the full rate. The last epoch of the warm-up is then also the first one of
+    the decay, as in RBNN's code. If it is updated once per step, both warm-up and decay are continuous.
     """
     is_per_epoch = spec.lr_update_interval == "epoch"
-    time = epoch if is_per_epoch else epoch + step / steps_per_epoch  # in epochs
+    time = epoch if is_per_epoch else epoch + step / steps_per_epoch  # time in epochs
     if time < spec.lr_warmup_epochs:
         return spec.lr * min(1.0, (time + (1 if is_per_epoch else 1 / steps_per_epoch)) / spec.lr_warmup_epochs)
     return spec.lr * LR_SCHEDULES[spec.lr_schedule](spec, time)
 
 
 def _decay_progress(spec: TrainSpec, time: float) -> float:
-    """Return the part of the decay that is over at this time, in epochs: 0 at its start, 1 at the end of training."""
+    """Return which fraction of the decay is over at this time in epochs: 0 at its start, 1 at the end of training."""
     start = max(0.0, spec.lr_warmup_epochs - 1) if spec.lr_update_interval == "epoch" else spec.lr_warmup_epochs
     return (time - start) / max(spec.epochs - start, 1e-9)
 
 
-# The factor of the learning rate after the warm-up, at a time in epochs.
+# Functions that return the factor of the learning rate after the warm-up, for a time in epochs.
 LR_SCHEDULES: dict[str, Callable[[TrainSpec, float], float]] = {
     "cosine": lambda spec, time: 0.5 * (1 + math.cos(math.pi * _decay_progress(spec, time))),
     "linear": lambda spec, time: 1 - _decay_progress(spec, time),
@@ -39,15 +39,18 @@ LR_SCHEDULES: dict[str, Callable[[TrainSpec, float], float]] = {
 
 
 def compute_lcr_weight(spec: TrainSpec, full_lcr_weight: float, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """Return lambda at a step: it grows linearly from 0 to its full value over the first `lcr_warmup_epochs` epochs."""
+    """Return lambda at a step.
+
+    It grows linearly from 0 to its full value during the first `lcr_warmup_epochs` epochs.
+    """
     if spec.lcr_warmup_epochs == 0:
         return full_lcr_weight
     return full_lcr_weight * min(1.0, (epoch + step / steps_per_epoch) / spec.lcr_warmup_epochs)
 
 
 def is_measured_epoch(spec: TrainSpec, epoch: int) -> bool:
-    """Return whether sigma ratios and gradient ratio are measured in this epoch.
+    """Return whether the sigma ratios and the gradient ratio are measured in this epoch.
 
-    That is 20 to 50 times per run, more often in the first epochs, and always in the last one.
+    They are measured 20 to 50 times per run: more often in the first epochs, and always in the last one.
     """
     return epoch in (1, 2, 4, 8) or epoch % math.ceil(spec.epochs / 40) == 0 or epoch == spec.epochs - 1

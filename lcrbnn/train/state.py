@@ -1,4 +1,4 @@
-"""Converts network and optimizer to named arrays and back, for checkpoints and for comparisons between processes."""
+"""Convert network and optimizer to named arrays and back, for checkpoints and for comparisons between processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError
 from lcrbnn.train.distributed.ranks import Ranks
 
-MAX_LISTED_DIFFERENCES = 3  # in an error message
-# The only difference of a resnet20-double-prelu that was trained before 2026-11-19.
+MAX_LISTED_DIFFERENCES = 3  # maximum number of array names in an error message
+# How the arrays of a resnet20-double-prelu that was trained before 2026-11-19 differ from those of today.
 PRELU_STEM_DIFFERENCE = "it has the extra array stem.2.weight"
 
 
@@ -23,12 +23,12 @@ def to_array(tensor: Tensor) -> np.ndarray:
 
 
 def module_to_arrays(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:
-    """Return the parameters and buffers of a module as arrays. Their names start with the prefix."""
+    """Return the parameters and buffers of a module as arrays. Each name starts with the prefix."""
     return {f"{prefix}/{name}": to_array(t) for name, t in module.state_dict().items()}
 
 
 def optimizer_to_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
-    """Return the optimizer's state of each parameter as arrays."""
+    """Return the state that the optimizer has for each parameter, as arrays."""
     return {
         f"optimizer/{name}/{key}": to_array(value)
         for parameter, name in names.items()
@@ -38,9 +38,9 @@ def optimizer_to_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor,
 
 
 def find_parameters_without_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> list[str]:
-    """Return the names of the parameters that never had a gradient, so that the optimizer has no state of them.
+    """Return the names of the parameters for which the optimizer has no state, because they never had a gradient.
 
-    The list is empty if the optimizer has no state at all, like SGD without momentum.
+    If the optimizer has no state at all, like SGD without momentum, the list is empty.
     """
     stateless_names = [name for parameter, name in names.items() if not optimizer.state.get(parameter)]
     return stateless_names if len(stateless_names) < len(names) else []
@@ -48,10 +48,10 @@ def find_parameters_without_state(optimizer: torch.optim.Optimizer, names: Mappi
 
 @torch.no_grad()
 def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Copy arrays into a module. Raise InputError and change nothing if one is not finite or does not fit.
+    """Copy arrays into a module. If an array is not finite or does not fit, raise InputError and change nothing.
 
-    An array fits if its name, shape and type are the same. The variance of a batch norm must not be negative either,
-    because its root would be NaN.
+    An array fits if its name, shape and type are the same. In addition, the variance of a batch norm must not be
+    negative, because its root would be NaN.
     """
     non_finite_name = find_non_finite(arrays)
     if non_finite_name is not None:
@@ -88,7 +88,7 @@ def restore_module(module: nn.Module, prefix: str, arrays: Mapping[str, np.ndarr
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Restore the optimizer's state of each parameter that has one in these arrays."""
+    """Restore the state that the optimizer has for each parameter. Parameters without arrays are skipped."""
     for parameter, name in names.items():
         prefix = f"optimizer/{name}/"
         tensors = {
@@ -96,8 +96,8 @@ def restore_optimizer(
         }
         if not tensors:
             continue
-        # An optimizer that is not fused keeps its step count on the CPU. All other state has the device and memory
-        # format of the parameter.
+        # If an optimizer is not fused, its step count is on the CPU. All other state has the device and memory format
+        # of the parameter.
         step_device = parameter.device if optimizer.defaults.get("fused") else "cpu"
         optimizer.state[parameter] = {
             k: v.to(step_device) if k == "step" else torch.empty_like(parameter).copy_(v) for k, v in tensors.items()
@@ -105,7 +105,7 @@ def restore_optimizer(
 
 
 def initialize_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create zero state for parameters without state. The first step then has the same effect as without state."""
+    """Create zeros as state for parameters without state. The next step has the same effect as before."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if optimizer.state[parameter]:
@@ -118,7 +118,7 @@ def initialize_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def digest_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of the names and values of arrays."""
+    """Return the SHA-256 of the names and values of all arrays."""
     digest = hashlib.sha256()
     for name, values in arrays.items():
         digest.update(name.encode() + values.tobytes())
@@ -127,14 +127,14 @@ def digest_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 @torch.no_grad()
 def broadcast_module(module: nn.Module, ranks: Ranks) -> None:
-    """Copy the parameters and buffers of a module from rank 0 to all processes."""
+    """Overwrite the parameters and buffers of a module on all processes with those of rank 0."""
     if ranks.size > 1:
         for tensor in module.state_dict().values():
             tensor.copy_(ranks.broadcast(tensor.contiguous()))
 
 
 def find_non_finite(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return the name of the first array with a non-finite value, or None."""
+    """Return the name of the first array that has a non-finite value, or None."""
     return next((name for name, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
 
 

@@ -1,4 +1,4 @@
-"""Writes the curves of a run as TensorBoard event files."""
+"""Write the curves of a run as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CURVES = (
     "lcr_gradient_ratio",
     "valid_top5",
     "data_time_fraction",
-)  # columns of the log; each sigma ratio has a curve of its own
+)  # columns of the log; each sigma ratio gets its own curve
 
 
 def check_tensorboard_installed() -> None:
-    """Raise InputError unless the package tensorboard, which PyTorch needs to write event files, is installed."""
+    """Raise InputError if the package tensorboard is not installed. PyTorch needs it to write event files."""
     try:
         import torch.utils.tensorboard  # noqa: F401  # imported for the check only
     except ModuleNotFoundError:
@@ -32,11 +32,11 @@ def check_tensorboard_installed() -> None:
 class TensorboardWriter:
     """Writes the curves of a run, one point per epoch.
 
-    Each start writes the events again from the log, so that a resumed run has no duplicate points.
+    At each start, all events are written again from the log. So a resumed run has no duplicate points.
     """
 
     def __init__(self, folder: Path, lines: list[dict[str, Any]]) -> None:
-        """Replace the event files in the folder by one with the epochs in `lines`."""
+        """Replace all event files in the folder by a new one, which contains the epochs in `lines`."""
         from torch.utils.tensorboard import SummaryWriter
 
         try:

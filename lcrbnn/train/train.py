@@ -1,4 +1,4 @@
-"""Trains runs: validates the settings, builds everything, locks the folders, then trains one or several runs."""
+"""Train runs: validate the settings, build everything, lock the folders, then train one or several runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from lcrbnn.train.setup.validate import (
 )
 from lcrbnn.train.tensorboard import TensorboardWriter, check_tensorboard_installed
 
-ProgressFactory = Callable[[int, int], ProgressBar]  # from the number of steps, and how many of them are done
+# makes a progress bar from the total number of steps and the number that is already done
+ProgressFactory = Callable[[int, int], ProgressBar]
 
 
 def train(
@@ -44,9 +45,10 @@ def train(
     resume: bool = False,
     progress: ProgressFactory | None = None,
 ) -> Path:
-    """Train a run into a folder and return the folder. With `resume`, continue an interrupted run there.
+    """Train a run into a folder and return the folder. With `resume`, continue an interrupted run in it.
 
-    A finished run stays as it is. Invalid settings, data or folders raise InputError before anything is written.
+    If the run is already finished, nothing happens. Invalid settings, data or folders raise InputError before anything
+    is written.
     """
     train_parallel({path: spec}, options, resume=resume, progress=progress)
     return path
@@ -61,10 +63,11 @@ def train_parallel(
     on_finished: Callable[[Path], None] = lambda path: None,
     label_root: Path | None = None,
 ) -> None:
-    """Train several runs in one process. On a GPU this is faster, because one small network leaves most of it idle.
+    """Train several runs in one process. On a GPU this is faster, because one small network uses only a part of it.
 
     The runs share data, precision and determinism. `on_finished` is called as soon as the record of a run is written.
-    Printed lines name their run if there are several, or always, relative to `label_root`, if that is given.
+    If there are several runs, each printed line names its run. If `label_root` is set, this is always so, and the names
+    are relative to it.
     """
     options = options or RunOptions()
     valid_jobs = options.ranks.run_on_rank0(lambda: validate_jobs(jobs, options.data_folder, resume=resume))
@@ -82,9 +85,10 @@ def train_validated(
     on_finished: Callable[[Path], None] = lambda path: None,
     label_root: Path | None = None,
 ) -> None:
-    """Train runs that `validate_jobs` has accepted, otherwise like `train_parallel`.
+    """Train runs that `validate_jobs` has accepted. Otherwise this is the same as `train_parallel`.
 
-    A command that trains one group of runs after another validates all of them first, then calls this for each group.
+    A command that trains several groups of runs validates all of them first. Then it calls this function for each
+    group.
     """
     ranks = options.ranks
     check_number(options.checkpoint_interval_s, "checkpoint_interval_s", low=0)
@@ -127,7 +131,7 @@ def _make_label(path: Path, label_root: Path | None, num_runs: int) -> str:
 def _build_all_parts(
     folders: Mapping[RunFolder, TrainSpec], options: RunOptions, labels: Mapping[RunFolder, str]
 ) -> dict[RunFolder, TrainingParts]:
-    """Build network, teacher, LCR loss and optimizer of each run. An error names the run if there are several."""
+    """Build network, teacher, LCR loss and optimizer of each run. If there are several runs, an error names the run."""
     device = find_device(options.device)
     fused = options.is_compiled and device.type == "cuda"
     parts = {}
@@ -142,7 +146,7 @@ def _build_all_parts(
 
 
 def _find_broken_images(folders: Mapping[RunFolder, TrainSpec], options: RunOptions) -> BrokenImages:
-    """Return the images that all processes leave out. Each process reads a part of the images to find them."""
+    """Return the images that all processes leave out. To find them, each process reads a part of the images."""
     ranks, spec = options.ranks, next(iter(folders.values()))
     if not spec.skip_broken_images:
         return {}
@@ -157,7 +161,7 @@ def _find_broken_images(folders: Mapping[RunFolder, TrainSpec], options: RunOpti
 
 
 def _read_broken_images(folders: Iterable[RunFolder]) -> BrokenImages | None:
-    """Return the images that one of the runs left out when it started, or None if none of them has started."""
+    """Return the images that the runs left out when they started. Return None if no run has started yet."""
     all_images = (folder.read_broken_images() for folder in folders if not folder.has_no_output())
     return next((images for images in all_images if images is not None), None)
 
@@ -170,7 +174,7 @@ def _make_contexts(
     broken_images: BrokenImages,
     labels: Mapping[RunFolder, str],
 ) -> list[RunContext]:
-    """Open the images of all runs and make their steps. Nothing is written. `stack` closes the image readers."""
+    """Open the images of all runs, and make their steps. Nothing is written. `stack` closes the image readers."""
     ranks, device = options.ranks, find_device(options.device)
     rank_and_world_size = (ranks.rank, ranks.size)
     all_splits = open_splits(
@@ -190,9 +194,9 @@ def _lock_and_check(
 ) -> list[RunContext]:
     """Lock the run folders, check them again, and return the runs that are not finished.
 
-    The first check, in `validate_jobs`, reports a user's mistake before any work. Building the networks takes seconds
-    to minutes, in which another process may start or finish one of the runs. Only the check under the locks excludes
-    that.
+    The first check, in `validate_jobs`, reports a user's mistake before any work is done. Building the networks takes
+    seconds to minutes. In this time, another process may start or finish one of the runs. Only a check under the locks
+    is safe.
     """
 
     def lock() -> list[bool]:
@@ -206,7 +210,7 @@ def _lock_and_check(
 
 
 def _start_loops(runs: Sequence[RunContext], ranks: Ranks, progress: ProgressFactory | None) -> list[TrainingLoop]:
-    """Start or resume the runs in their folders and return their loops, which share one progress bar."""
+    """Start or resume the runs in their folders. Return their training loops, which share one progress bar."""
     started = []
     for run in runs:
         run_state, messages = start_or_resume(run)
@@ -229,10 +233,11 @@ def _start_loops(runs: Sequence[RunContext], ranks: Ranks, progress: ProgressFac
 
 
 def _run_loops(loops: Sequence[TrainingLoop], finish: Callable[[TrainingLoop], None]) -> None:
-    """Train the runs in turns of one step until all have ended. Call `finish` for each. On a signal all of them save.
+    """Train all runs until the end, one step of each in turn. Call `finish` for each. After a signal, all of them save.
 
-    A run that fails keeps its last valid checkpoint and does not stop the others. Its failure is raised at the end.
-    The runs start at different parts of an epoch: while one of them validates, the GPU still has steps of the others.
+    If a run fails, it keeps its last valid checkpoint, and the other runs continue. The failure is raised at the end.
+    The runs start at different positions of an epoch. So while one of them validates, the GPU still has steps of the
+    others.
     """
     failures: list[Exception] = []
     turns_to_wait = {loop: i * loop.steps_per_epoch // len(loops) for i, loop in enumerate(loops)}
@@ -252,11 +257,13 @@ def _run_loops(loops: Sequence[TrainingLoop], finish: Callable[[TrainingLoop], N
                     except RunFailed as failure:
                         del unfinished[loop]
                         if isinstance(failure, ProcessLost):
-                            # The same signal ended the other process: report the signal, not the lost connection.
+                            # The same signal has ended the other process. So report the signal and not the lost
+                            # connection.
                             stop.raise_if_requested_without_checkpoint()
                         failures.append(failure)
-            # After a failure under a launcher, the launcher stops the other processes with a signal: that signal is not
-            # the reason. Otherwise a signal that came too late for these runs must still stop the runs after them.
+            # If a run fails under a launcher, the launcher stops the other processes with a signal. This signal is not
+            # the reason, so the failure is reported. Without a launcher, a signal that came too late for these runs
+            # must still stop the runs after them.
             if not (failures and stop.ignore_repeated_sigint):
                 signal_numbers = (loop.ranks.all_reduce_max(stop.signal_number or 0)[0] for loop in loops)
                 stop.signal_number = max(signal_numbers, default=0) or None

@@ -1,4 +1,4 @@
-"""Measurements during training: accuracy, accuracy under noise, sigma ratios and the gradient ratio of LCR."""
+"""Measurements during training: accuracy, accuracy under noise, sigma ratios, and the gradient ratio of LCR."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from lcrbnn.train.setup.build import TrainingParts
 from lcrbnn.train.setup.build_network import build_lcr_variant
 from lcrbnn.train.setup.spec import TrainSpec
 
-MIN_CLASSES_FOR_TOP5 = 6  # with fewer classes, top-5 accuracy is not measured
+MIN_CLASSES_FOR_TOP5 = 6  # minimum number of classes for which top-5 accuracy is measured
 
 
 class Accuracy(NamedTuple):
-    """Top-1 and top-5 accuracy in percent, and the mean cross-entropy.
+    """Top-1 and top-5 accuracy in percent, and the mean cross-entropy of some images.
 
-    Test results in records use these names.
+    Test results in records have these field names.
     """
 
     top1: float
     top5: float | None
     loss: float
-    images: int  # how many
+    images: int  # number of images
 
 
 def compute_accuracy(
@@ -45,10 +45,10 @@ def compute_accuracy(
     after_batch: Callable[[], None] = lambda: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Accuracy:
-    """Return the accuracy on all images of a split, in evaluation mode.
+    """Return the accuracy of a network on all images of a split, in evaluation mode.
 
-    `after_batch` is called after each batch and may raise to stop. Each of several processes evaluates a part of the
-    images, and all of them get the total.
+    `after_batch` is called after each batch. It may raise an exception to stop. With several processes, each of them
+    evaluates a part of the images, and all of them get the total.
     """
     size = min(choose_evaluation_batch_size(batches.dataset.image_size), -(-len(batches) // ranks.size))
     return score_batches(predictor, batches.evaluation_batches(size, ranks.rank, ranks.size), after_batch, ranks)
@@ -61,7 +61,7 @@ def score_batches(
     after_batch: Callable[[], None] = lambda: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Accuracy:
-    """Return the accuracy on these batches, otherwise like `compute_accuracy`."""
+    """Return the accuracy on these batches. Otherwise this is the same as `compute_accuracy`."""
     sums, n, has_top5 = torch.zeros(3, dtype=torch.float64), 0, False
     with eval_mode(predictor.model):
         for batch in batches:
@@ -74,13 +74,13 @@ def score_batches(
             after_batch()
     gathered = ranks.all_gather_object((sums.tolist(), n, has_top5))
     top1_sum, top5_sum, loss_sum = (sum(rank_sums[i] for rank_sums, _, _ in gathered) for i in range(3))
-    # A process without any image does not know the number of classes.
+    # A process may have no images. Then it does not know the number of classes.
     n, has_top5 = sum(rank_n for _, rank_n, _ in gathered), any(rank_has_top5 for _, _, rank_has_top5 in gathered)
     return Accuracy(100 * top1_sum / n, 100 * top5_sum / n if has_top5 else None, loss_sum / n, n)
 
 
 class LcrMeasurement(NamedTuple):
-    """Sigma ratios, sigma_B / sigma_F of each retention matrix, and the gradient ratio of LCR.
+    """Sigma ratios (sigma_B / sigma_F of each retention matrix), and the gradient ratio of LCR.
 
     The gradient ratio is the norm of the LCR gradient at lambda = 1, divided by the norm of the task gradient.
     """
@@ -90,12 +90,13 @@ class LcrMeasurement(NamedTuple):
 
 
 def measure_lcr(spec: TrainSpec, parts: TrainingParts, batches: BatchSource) -> LcrMeasurement:
-    """Measure the LCR variant of the spec on a sample of a split, in a training-mode pass that changes nothing.
+    """Return a measurement of LCR on a sample of a split. It runs in training mode but changes nothing.
 
-    The sigma ratios are None if the variant cannot be measured: in a full-precision network, or if its reference is
-    missing. The gradient ratio is None if the run trains without LCR.
+    The sigma ratios are None if LCR cannot be measured: in a full-precision network, or if the reference is missing.
+    The gradient ratio is None if the run trains without LCR.
     """
-    count = spec.batch_size // (batches.world_size * spec.gradient_accumulation_steps)  # images per forward pass
+    # number of images per forward pass
+    count = spec.batch_size // (batches.world_size * spec.gradient_accumulation_steps)
     batch = batches.read_sample(min(count, len(batches)))
     batch = batch._replace(images=normalize(batch.images, batches.scale, batches.shift))
     with freeze_running_statistics(parts.model):
@@ -144,8 +145,8 @@ def _round_ratios(retention: Retention) -> list[float]:
     return [round(r, 6) for r in retention.sigma_ratios.tolist()]
 
 
-NOISE_DEVIATIONS = (0.04, 0.08, 0.12)  # standard deviations; black is 0 and white is 1
-NOISE_SEED = 0  # the same for all runs, so that they are evaluated on the same images
+NOISE_DEVIATIONS = (0.04, 0.08, 0.12)  # standard deviations of the noise, for pixels from 0 (black) to 1 (white)
+NOISE_SEED = 0  # seed of the noise; it is the same for all runs, so that they are evaluated on the same images
 
 
 def compute_noisy_accuracy(
@@ -154,7 +155,10 @@ def compute_noisy_accuracy(
     after_batch: Callable[[], None] = lambda: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """Return the top-1 accuracy in percent at each of NOISE_DEVIATIONS, otherwise like `compute_accuracy`."""
+    """Return the top-1 accuracy in percent for each of NOISE_DEVIATIONS.
+
+    Everything else is as in `compute_accuracy`.
+    """
     top1 = {}
     for deviation in NOISE_DEVIATIONS:
         noisy_batches = iter_noisy_batches(batches, deviation, batches.dataset.max_pixel_value, ranks)
@@ -165,9 +169,9 @@ def compute_noisy_accuracy(
 def iter_noisy_batches(
     batches: BatchSource, deviation: float, max_pixel_value: int, ranks: Ranks = SINGLE_PROCESS
 ) -> Iterator[Batch]:
-    """Yield all images in order, with Gaussian noise, clipped to the range of a pixel, then normalised.
+    """Yield all images in order, with Gaussian noise added. They are clipped to the range of a pixel and normalised.
 
-    The noise is drawn on the CPU. It depends only on the position of an image in its split, its size and the deviation.
+    The noise is drawn on the CPU. It only depends on the position of an image in its split, its size and the deviation.
     """
     count = choose_evaluation_batch_size(batches.dataset.image_size)
     for i, batch in enumerate(batches.raw_batches(count, ranks.rank, ranks.size)):

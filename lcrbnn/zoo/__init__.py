@@ -1,4 +1,4 @@
-"""Trained networks that ship with the package: 1 bit per binary weight, 16 bits per real number (`lcrbnn zoo`)."""
+"""Trained networks that ship with the package (`lcrbnn zoo`): 1 bit per binary weight, 16 bits per real number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zoo files: trained networks with one bit per binary weight and float16 for everything else (docs/zoo.md)."""
+"""Zoo files: trained networks with one bit per binary weight. Everything else is float16 (docs/zoo.md)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.state import module_to_arrays, restore_module
 from lcrbnn.zoo.zoo_index import ZooMember
 
-# Magnitude of all binary weights after loading: in further training with learning rate 0.05, 40 steps on digits flip
-# about 5 % of the signs.
+# The magnitude of all binary weights after loading. If training continues on digits with learning rate 0.05, 40 steps
+# flip about 5 % of the signs.
 SIGN_MAGNITUDE = 0.01
 
 
 class StoredSignWeight(WeightBinarizer):
-    """scale * sign(w) with a fixed scale. The surrogate gradient of sign is 1 for |w| <= 1, else 0."""
+    """Returns scale * sign(w) with a fixed scale.
+
+    The surrogate gradient of the sign is 1 where |w| <= 1 and 0 elsewhere.
+    """
 
     scale: Tensor | None
 
     def __init__(self, weight: Tensor, scale: Tensor | None) -> None:
-        """Copy the scale, or use none."""
+        """Store a copy of the scale, or no scale."""
         super().__init__(weight)
         self.register_buffer("scale", None if scale is None else scale.detach().clone())
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs of the weight, with the scale."""
+        """Return the signs of the weight, and the scale."""
         return BinaryTensor(ops.surrogate_sign(weight, ops.closed_clip_slope), self.scale)
 
 
@@ -48,19 +51,19 @@ class StoredSignWeight(WeightBinarizer):
 def store_signs(net: nn.Module) -> None:
     """Replace the latent weights of each binary layer by their signs times SIGN_MAGNITUDE.
 
-    The layers then need no other state of their binarization method. The magnitude is the distance of a weight from a
-    sign flip in further training.
+    After that, the layers need no other state of their binarization method. The magnitude determines how far a weight
+    is from a sign flip if training continues.
     """
-    with eval_mode(net):  # some methods binarize differently in evaluation mode
+    with eval_mode(net):  # some methods give other weights in evaluation mode
         weights = {layer: _one_bit_weight(name, layer) for name, layer in iter_binary_layers(net)}
     for layer, w in weights.items():
         layer.weight.copy_(w.signs * SIGN_MAGNITUDE)
         layer.weight_binarizer = StoredSignWeight(layer.weight, w.scale)
-        layer.normalizer = None  # the scale includes the effect of the normalizer
+        layer.normalizer = None  # the scale already includes the effect of the normalizer
 
 
 def _one_bit_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
-    """Return the binary weight of a layer, and raise InputError if it needs more than one bit and a scale."""
+    """Return the binary weight of a layer. If it needs more than one bit per weight and a scale, raise InputError."""
     w = layer.binarize_weight()
     reason = w.non_binary_reason or ("its weights are real" if layer.method.has_real_weights else "")
     reason = reason or (
@@ -72,15 +75,15 @@ def _one_bit_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
 
 
 MODULE_PREFIX = "model"
-FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smaller numbers have fewer digits
+FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smallest normal float16 number; smaller numbers have fewer digits
 
 
 class ZooNetwork(NamedTuple):
-    """Contents of a zoo file."""
+    """The contents of a zoo file."""
 
     spec: TrainSpec
-    model: Network  # in evaluation mode
-    checkpoint_sha256: str  # of the checkpoint the file was made from
+    model: Network  # the network, in evaluation mode
+    checkpoint_sha256: str  # SHA-256 of the checkpoint from which the file was made
 
 
 def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256: str) -> None:
@@ -92,7 +95,7 @@ def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256:
     shapes: dict[str, dict[str, list[int]]] = {"bits": {}, "halves": {}}
     for name, array in module_to_arrays(net, MODULE_PREFIX).items():
         if array.dtype.kind != "f":
-            continue  # batch counters of batch norms
+            continue  # the batch counters of batch norms
         short_name = name.removeprefix(f"{MODULE_PREFIX}/")
         if name in sign_names:
             bits.append(pack_signs(array.reshape(len(array), -1)).reshape(-1))
@@ -111,7 +114,7 @@ def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256:
 
 
 def read_zoo_file(path: Path) -> ZooNetwork:
-    """Return the network of a zoo file, and raise InputError if the file is not a zoo file."""
+    """Return the network in a zoo file. If the file is not a zoo file, raise InputError."""
     arrays, metadata = read_checkpoint(path)
     if set(arrays) != {"bits", "halves"} or not {"spec", "checkpoint_sha256", "tensors"} <= set(metadata):
         raise InputError(f"{path} is a checkpoint, not a zoo file")
@@ -138,7 +141,7 @@ def read_zoo_file(path: Path) -> ZooNetwork:
 
 
 def load_member(member: ZooMember) -> ZooNetwork:
-    """Return the network of a zoo member, and raise InputError if its file is missing or has another SHA-256."""
+    """Return the network of a zoo member. If its file is missing or has another SHA-256, raise InputError."""
     if not member.path.exists():
         raise InputError(
             f"{member.path} is missing: networks as large as {member.bytes:,} bytes are not installed with "
@@ -154,9 +157,9 @@ def load_member(member: ZooMember) -> ZooNetwork:
 
 
 def to_float16(array: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return float16 numbers and an exponent e, with array = numbers * 2^e.
+    """Return float16 numbers and an exponent e such that array = numbers * 2^e.
 
-    The exponent is 0 if all numbers are in the normal range of float16. Otherwise the largest number determines it.
+    If all numbers are in the normal range of float16, the exponent is 0. Otherwise it follows from the largest number.
     """
     magnitudes = np.abs(array[array != 0])
     exponent = 0
@@ -166,7 +169,7 @@ def to_float16(array: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _unpack_weights(bits: np.ndarray, shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Return the weights of binary layers in the form of `store_signs`."""
+    """Return the weights of binary layers, in the form that `store_signs` gives them."""
     parts = _split_array(bits, [shape[0] * -(-math.prod(shape[1:]) // 8) for shape in shapes.values()])
     weights = {}
     for (name, shape), packed in zip(shapes.items(), parts, strict=True):

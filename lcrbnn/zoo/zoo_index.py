@@ -1,4 +1,4 @@
-"""Index of the zoo: index.json with one entry per network. Reading it does not import torch."""
+"""Index of the zoo: index.json, with one entry per network. Reading it does not import torch."""
 
 from __future__ import annotations
 
@@ -10,46 +10,51 @@ from lcrbnn.errors import InputError, lookup
 from lcrbnn.runs.atomic_files import write_atomic
 
 ZOO_FOLDER = Path(__file__).parent
-ZOO_PREFIX = "zoo:"  # distinguishes a zoo name from a run or a file on the command line
-MAX_BYTES_IN_WHEEL = 500_000  # larger files stay in the source tree, so that the wheel stays under 4 MB
-LARGE_FILES_FOLDER = "zoo"  # folder of larger files in the root of the source tree
+ZOO_PREFIX = "zoo:"  # prefix of a zoo name on the command line; a run or a file does not have it
+# size limit of files in the package, so that the wheel stays under 4 MB; larger files are only in the source tree
+MAX_BYTES_IN_WHEEL = 500_000
+LARGE_FILES_FOLDER = "zoo"  # folder for larger files, in the root of the source tree
 
 
 @dataclass(frozen=True)
 class ZooMember:
-    """Entry of the index for one zoo file. Its record has more details."""
+    """Entry of the index for one zoo file. The record of the network has more details."""
 
     name: str
-    model: str  # MODELS
-    method: str  # METHODS, with bit widths if they differ from the default; or real
-    dataset: str  # DATASETS
-    lcr: str  # none, or LCR variant and weight or gradient ratio, such as "default, gradient ratio 0.03"
-    top1: float  # test accuracy of this file in float32, in percent
+    model: str  # key of MODELS
+    method: str  # key of METHODS, with bit widths if they are not the default; or "real"
+    dataset: str  # key of DATASETS
+    lcr: str  # "none", or LCR variant and weight or gradient ratio, such as "default, gradient ratio 0.03"
+    top1: float  # test accuracy in percent of this file, in float32
     images: int  # number of test images
     bytes: int
     sha256: str
-    train_command: str  # the command that trains it
-    record: str  # path in the source tree
-    seed: int  # of the run the file was made from
-    runs: int = 1  # number of finished runs that differ from this one only in the seed, this one included
-    mean_top1: float | None = None  # mean test accuracy of these runs as trained; None without a record of it
-    note: str = ""  # a caveat for comparisons with other networks
+    train_command: str  # the command that trains this network
+    record: str  # path of the record in the source tree
+    seed: int  # SHA-256 of the checkpoint from which the file was made
+    runs: int = 1  # number of finished runs that differ from this run only in the seed, this run included
+    # mean test accuracy of these runs before rounding to the zoo format; None without a record of it
+    mean_top1: float | None = None
+    note: str = ""  # a warning for readers who compare this network with others
 
     @property
     def path(self) -> Path:
-        """Path of the file. A large file is not installed with the package."""
+        """Return the path of the file. Large files are not installed with the package."""
         return member_path(self.name, self.bytes)
 
 
 def member_path(name: str, size: int) -> Path:
-    """Path of a file of `size` bytes: inside the package, or in the folder `zoo` of the source tree if it is large."""
+    """Return the path for a file of `size` bytes.
+
+    It is inside the package or, for large files, in the folder `zoo` of the source tree.
+    """
     if size > MAX_BYTES_IN_WHEEL:
         return ZOO_FOLDER.parents[1] / LARGE_FILES_FOLDER / f"{name}.safetensors"
     return ZOO_FOLDER / "files" / f"{name}.safetensors"
 
 
 def list_members() -> dict[str, ZooMember]:
-    """Return all entries of the index by name."""
+    """Return all entries of the index, by name."""
     path = ZOO_FOLDER / "index.json"
     try:
         return {entry["name"]: ZooMember(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))}
@@ -60,16 +65,16 @@ def list_members() -> dict[str, ZooMember]:
 
 
 def find_member(name: str) -> ZooMember:
-    """Return the entry of this name, and raise InputError if there is none."""
+    """Return the index entry with this name. If there is none, raise InputError."""
     return lookup(list_members(), name, "network of the zoo")
 
 
 def parse_zoo_name(text: str | Path) -> str | None:
-    """Return NAME for "zoo:NAME", and None for anything else."""
+    """Return NAME for the text "zoo:NAME", and None for any other text."""
     return str(text).removeprefix(ZOO_PREFIX) if str(text).startswith(ZOO_PREFIX) else None
 
 
 def write_index(members: dict[str, ZooMember]) -> None:
-    """Write the index, one entry per line, sorted by name."""
+    """Write the index, sorted by name, with one entry per line."""
     lines = ",\n ".join(json.dumps(asdict(members[name])) for name in sorted(members))
     write_atomic(ZOO_FOLDER / "index.json", [f"[{lines}]\n".encode()])

@@ -1,4 +1,4 @@
-"""Networks of the zoo as models that can be evaluated: loading, test accuracy and the output on probe images."""
+"""Networks of the zoo as models that can be evaluated: loading, test accuracy, and outputs for probe images."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lcrbnn.train.validation import Accuracy, score_batches
 from lcrbnn.zoo.zoo_file import ZooNetwork, load_member
 from lcrbnn.zoo.zoo_index import ZOO_PREFIX, find_member
 
-EVALUATION_PRECISION = "float32"  # All listed accuracies use it, for any precision of the training.
+EVALUATION_PRECISION = "float32"  # precision of all listed accuracies, whatever the precision of the training was
 NUM_PROBE_IMAGES = 8
 
 
 def evaluate_zoo_file(network: ZooNetwork, options: RunOptions, max_batches: int | None = None) -> Accuracy:
-    """Return the accuracy on the test images, or on the first `max_batches` batches, in float32.
+    """Return the accuracy in float32 on the test images, or on the first `max_batches` batches of them.
 
-    The precision of training does not matter here.
+    The precision of the training has no influence on this.
     """
     dataset, device = find_dataset(network.spec), find_device(options.device)
     spec = network.spec.replace(precision=EVALUATION_PRECISION)
@@ -41,7 +41,7 @@ def evaluate_zoo_file(network: ZooNetwork, options: RunOptions, max_batches: int
 
 @torch.no_grad()
 def compute_probe_logits(model: Network, dataset: DataSet) -> list[list[float]]:
-    """Return the logits of images with random pixels, in float64, so that no sign depends on the machine."""
+    """Return the logits for images with random pixels. float64 is used, so that no sign depends on the machine."""
     shape = (NUM_PROBE_IMAGES, dataset.channels, dataset.image_size, dataset.image_size)
     pixels = np.random.default_rng(0).integers(0, dataset.max_pixel_value + 1, shape, np.uint8)
     float64_model = deepcopy(model).cpu().double().eval()
@@ -51,9 +51,9 @@ def compute_probe_logits(model: Network, dataset: DataSet) -> list[list[float]]:
 
 
 def load_zoo_model(name: str) -> EvaluatedModel:
-    """Return a zoo network for evaluation.
+    """Return a zoo network that can be evaluated.
 
-    `checkpoint_sha256` is the digest of the zoo file, because its weights are rounded copies of those of the run.
+    `checkpoint_sha256` is the digest of the zoo file, because its weights are rounded copies of the weights of the run.
     """
     member = find_member(name)
     network = load_member(member)

@@ -1,6 +1,6 @@
-"""Figures that documents quote from records: one module per study, each with functions that yield passages.
+"""Figures from records that documents quote. There is one module per study, with functions that yield passages.
 
 A passage is a document and a text with figures. paper/passages.py compares the figures with those in the document.
 """
 
-Passage = tuple[str, str]  # path of a document, and a text with figures from records
+Passage = tuple[str, str]  # (path of a document, text with figures from records)

@@ -1,4 +1,4 @@
-"""Figures of docs/analysis.md: sign flips, sensitivity, attacks, spectral norms and operation counts."""
+"""Figures that docs/analysis.md quotes: sign flips, sensitivity, attacks, spectral norms and operation counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUM_SEEDS = 5
 
 
 def read_analysis_records() -> dict[str, list[dict[str, Any]]]:
-    """Return the records of `lcrbnn analyze`, by variant, one per seed."""
+    """Return the records of `lcrbnn analyze` by variant. Each variant has one record per seed."""
     return {variant: read_runs(f"analyze/cifar10-double/{variant}", NUM_SEEDS) for variant in VARIANTS}
 
 
@@ -49,7 +49,7 @@ def analysis_table() -> Iterator[Passage]:
 
 
 def sign_flips() -> Iterator[Passage]:
-    """Yield the shares of activations that change their sign under noise and between two images."""
+    """Yield which fractions of activations change their sign under noise and between two images."""
     summaries = read_summaries()
 
     def format_means(measure: str, decimals: int) -> str:
@@ -76,7 +76,7 @@ def attack_table() -> Iterator[Passage]:
 
 
 def attacks_on_binary_networks() -> Iterator[Passage]:
-    """Yield the accuracies of the binary networks under the strongest attack."""
+    """Yield the accuracies of the binary networks if each image gets its strongest attack."""
     smallest_eps = {v: [m["0.5/255"] for m in read_attack_metrics(v).values()] for v in VARIANTS}
     worst = [[metrics["worst"] for metrics in smallest_eps[variant]] for variant in VARIANTS]
     without, with_lcr = (statistics.fmean(values) for values in worst)
@@ -100,7 +100,7 @@ def attacks_on_full_precision() -> Iterator[Passage]:
 
 
 def norm_intervals() -> Iterator[Passage]:
-    """Yield the widths of the intervals of the spectral norms of convolutions."""
+    """Yield how wide the intervals of the convolutions' spectral norms are."""
     widths = [
         100 * (norm["high"] / norm["low"] - 1)
         for records in read_analysis_records().values()

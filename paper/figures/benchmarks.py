@@ -1,4 +1,4 @@
-"""Figures of benchmarks and of the first CIFAR-10 runs."""
+"""Figures from benchmarks, and from the first runs on CIFAR-10."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from paper.figures.record_values import (
 )
 
 LOG, CLAIMS, README = "paper/docs/LOG.md", "paper/docs/claims.md", "README.md"
-UNFUSED = "wordy/"  # records of compiled steps before they were fused
-FIRST = "first/"  # records of compiled steps that did not measure σ_B/σ_F; they list kernels
+UNFUSED = "wordy/"  # records of compiled steps before their modules were fused
+FIRST = "first/"  # records of compiled steps that did not measure σ_B/σ_F; they contain lists of kernels
 
 GPU_CASES = {
     "ResNet-20": "resnet20",
@@ -46,7 +46,7 @@ MORE_GPU_CASES = {
 
 
 def to_passages(document: str, texts: Iterable[str]) -> Iterator[Passage]:
-    """Yield each text as a passage of the document."""
+    """Yield each text as a passage of one document."""
     return ((document, text) for text in texts)
 
 
@@ -65,12 +65,12 @@ def training_speed() -> Iterator[Passage]:
 
 
 def read_gpu_steps(case: str, folder: str = "") -> dict[str, Any]:
-    """Return the measurements of compiled steps on a GPU."""
+    """Return the measurements of compiled steps on a GPU, by name."""
     return read_bench_metrics(f"{folder}gpu-steps-{case}")
 
 
 def gpu_sentences() -> Iterator[Passage]:
-    """Yield the speed of compiled steps and the cost of LCR in them on an H200."""
+    """Yield the speed of compiled steps on an H200, and how much LCR slows them down."""
 
     def format_rate(case: str, folder: str = "") -> str:
         return f"{read_gpu_steps(case, folder)['images_per_second'] / 1000:.0f} k"
@@ -90,7 +90,7 @@ def gpu_sentences() -> Iterator[Passage]:
 
 
 def gpu_rows(cases: dict[str, str], folder: str) -> Iterator[str]:
-    """Yield one row per case: speed, memory, ratios, and which targets were met."""
+    """Yield one row per case: speed, memory, ratios to the baseline, and which targets were met."""
     target_titles = {"images_per_second": "", "time_ratio": "time ", "memory_ratio": "memory "}
     for title, case in cases.items():
         metrics = read_gpu_steps(case, folder)
@@ -115,7 +115,7 @@ def first_gpu_sentences() -> Iterator[str]:
     cases = {case: read_gpu_steps(case, FIRST) for case in GPU_CASES.values()}
     rate = {case: f"{metrics['images_per_second'] / 1000:.0f} k" for case, metrics in cases.items()}
     kernels = {case: metrics["kernels"] for case, metrics in cases.items()}
-    # The second of the three epochs does not measure σ_B/σ_F.
+    # only the second of the three epochs does not measure σ_B/σ_F
     epoch_s = {case: metrics["epoch_s"][1] for case, metrics in cases.items()}
     ratio20, ratio18 = (epoch_s[f"{case}-latent"] / epoch_s[case] for case in ("resnet20", "resnet18"))
     epoch_rate = cases["resnet20"]["steps_per_epoch"] * 128 / epoch_s["resnet20"] / 1000
@@ -148,7 +148,7 @@ def convolution_rows() -> Iterator[str]:
 
 
 def cpu_step_sentences() -> Iterator[Passage]:
-    """Yield the cost of LCR in training steps on a CPU."""
+    """Yield how much LCR slows down training steps on a CPU."""
 
     def format_extra_time(variant: str) -> str:
         ratio = read_bench_metrics("retention-step-cpu")["ratio_to_without"][variant]
@@ -193,7 +193,7 @@ def first_run_sentences() -> Iterator[Passage]:
 
 
 def read_full_length(num_seeds: int) -> tuple[dict[str, list[float]], dict[str, str], str]:
-    """Return test accuracies and mean |σ_B/σ_F − 1| of each variant at full length, and the gain of LCR."""
+    """Return test accuracies and mean |σ_B/σ_F − 1| of each variant with all epochs, and the gain from LCR."""
     variants = {name: f"cifar10-double/{name}" for name in ("none", "default")}
     top1 = {name: read_test_accuracy(variant, num_seeds) for name, variant in variants.items()}
     distances = {
@@ -205,7 +205,7 @@ def read_full_length(num_seeds: int) -> tuple[dict[str, list[float]], dict[str, 
 
 
 def first_pairs_sentences() -> Iterator[Passage]:
-    """Yield the figures of the first five pairs at full length."""
+    """Yield the figures of the first five pairs that were trained with all epochs."""
     top1, distances, gain = read_full_length(5)
     without, with_lcr = (statistics.fmean(values) for values in top1.values())
     yield LOG, f"λ = 0 has {without:.2f} %, `default` {with_lcr:.2f} %; the difference is {gain}"
@@ -215,7 +215,7 @@ def first_pairs_sentences() -> Iterator[Passage]:
 
 
 def full_length_sentences() -> Iterator[Passage]:
-    """Yield the figures of all eight pairs at full length."""
+    """Yield the figures of all eight pairs that were trained with all epochs."""
     top1, distances, gain = read_full_length(8)
     without, with_lcr = (statistics.fmean(values) for values in top1.values())
     yield README, f"with double skips has {without:.2f} % at the last epoch, mean of eight"
@@ -228,7 +228,7 @@ def full_length_sentences() -> Iterator[Passage]:
 
 
 def diagnosis_rows() -> Iterator[str]:
-    """Yield one row per variant of the diagnosis of ResNet-20."""
+    """Yield one row per variant of the study that searched the cause of ResNet-20's low accuracy."""
     _, plan = read_toml(STUDIES / "cifar10-diagnosis.toml", "plan")
     for variant in plan["variants"]:
         cells = (read_last_epoch(f"cifar10-diagnosis/{variant}", c, 2) for c in ("valid_top1", "train_top1"))
@@ -248,7 +248,7 @@ def digits_rows() -> Iterator[str]:
 
 
 def numerical_agreement() -> Iterator[Passage]:
-    """Yield the agreement of compiled and eager steps, the error of power iteration, and the killed runs."""
+    """Yield how compiled and eager steps agree, the error of power iteration, and the result of the killed runs."""
     for folder in ("", UNFUSED):
         yield from to_passages(LOG, gradient_error_rows(folder))
     yield from to_passages("docs/method.md", power_iteration_rows())
@@ -260,7 +260,7 @@ def numerical_agreement() -> Iterator[Passage]:
 
 
 def gradient_error_rows(folder: str) -> Iterator[str]:
-    """Yield relative errors of gradients: as computed, with equal signs, and rounded at the same places as eager."""
+    """Yield relative errors of gradients: as computed, with equal signs, and with the rounding of the eager step."""
     for model in ("resnet20", "resnet18"):
         for name in ("float32", "float32-latent", "bfloat16", "bfloat16-latent"):
             metrics = read_bench_metrics(f"{folder}twin-{model}-{name}")
@@ -275,7 +275,7 @@ def gradient_error_rows(folder: str) -> Iterator[str]:
 
 
 def power_iteration_rows() -> Iterator[str]:
-    """Yield the error of five steps of power iteration, by network, matrix and start vector."""
+    """Yield the error of power iteration after five steps, by network, matrix and start vector."""
     networks = {
         "ResNet-20, fresh, CIFAR-10": "resnet20-double, CIFAR-10, fresh",
         "the same after 150 steps": "resnet20-double, CIFAR-10, 150 steps",

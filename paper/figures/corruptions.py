@@ -1,4 +1,4 @@
-"""Figures of docs/corruptions.md: errors of trained networks on corrupted images."""
+"""Figures that docs/corruptions.md quotes: errors of trained networks on corrupted images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCUMENT = "docs/corruptions.md"
 
 
 class RobustnessStudy:
-    """The robustness records of two variants, paired by seed, and optionally of a reference variant."""
+    """The robustness records of two variants, paired by seed. A third variant can serve as a reference."""
 
     def __init__(self, name: str, num_seeds: int, heads: tuple[str, ...], image_size: int, reference: str = "") -> None:
         """Read the records of seeds 0, 1, ... of each variant."""
@@ -43,12 +43,12 @@ class RobustnessStudy:
         return [statistics.fmean(record["figures"]["errors"][HEADS[0]][corruption]) for record in self.records[variant]]
 
     def compare_errors(self, head: str, title: str) -> PairedDifference:
-        """Return the difference in a summary error between the two variants."""
+        """Return the paired difference of a summary error between the two variants."""
         without, with_lcr = (self.compute_errors(variant, head)[title] for variant in self.variants)
         return compare_paired(without, with_lcr)
 
     def compare_corruption(self, corruption: str) -> PairedDifference:
-        """Return the difference in the error under one corruption between the two variants."""
+        """Return the paired difference of the error under one corruption between the two variants."""
         without, with_lcr = (self.compute_corruption_errors(variant, corruption) for variant in self.variants)
         return compare_paired(without, with_lcr)
 
@@ -57,7 +57,10 @@ class RobustnessStudy:
         return [corruption for corruption in CORRUPTIONS if self.compare_corruption(corruption).is_significant]
 
     def compute_added_errors(self) -> dict[str, list[float]]:
-        """Return by variant how much larger the error is on corrupted than on clean images, one value per seed."""
+        """Return how much larger the error is on corrupted than on clean images.
+
+        The result has one value per variant and seed.
+        """
         errors = {variant: self.compute_errors(variant, HEADS[0]) for variant in self.records}
         return {
             variant: [corrupted - clean for corrupted, clean in zip(rows["mean of 15"], rows["clean"], strict=True)]
@@ -65,7 +68,7 @@ class RobustnessStudy:
         }
 
     def compare_added_errors(self) -> PairedDifference:
-        """Return the difference in the added error between the two variants."""
+        """Return the paired difference of the added error between the two variants."""
         added = self.compute_added_errors()
         return compare_paired(*(added[variant] for variant in self.variants))
 
@@ -94,7 +97,7 @@ def corruption_rows(study: RobustnessStudy) -> Iterator[Passage]:
 
 
 def added_error_row(study: RobustnessStudy) -> Passage:
-    """Return the row of the error that corruptions add."""
+    """Return the row with the error that corruptions add to the clean error."""
     cells = map(format_mean_std, study.compute_added_errors().values())
     return DOCUMENT, f"| what corruption adds | {' | '.join(cells)} | {replace_hyphens(study.compare_added_errors())} |"
 
@@ -106,12 +109,12 @@ def first_pairs() -> Iterator[Passage]:
 
 
 def reactnet() -> Iterator[Passage]:
-    """Yield how far clean errors here and in the training records differ, in images."""
+    """Yield for how many images the clean errors differ between these records and the training records."""
     yield DOCUMENT, f"within {count_differing_images(REACT)} images of 10,000"
 
 
 def count_differing_images(study: RobustnessStudy) -> int:
-    """Return the largest difference in clean errors between robustness and training records, in images."""
+    """Return for how many images the clean errors differ at most between robustness and training records."""
     differences = [
         abs(100 - top1 - record["figures"]["clean"][HEADS[0]])
         for variant in study.variants
@@ -122,13 +125,13 @@ def count_differing_images(study: RobustnessStudy) -> int:
 
 
 def cifar10() -> Iterator[Passage]:
-    """Yield the detectable difference on CIFAR-10."""
+    """Yield the detectable difference between the variants on CIFAR-10."""
     detectable = CIFAR.compare_errors("refit on clean", "mean of 19, severity 5").detectable
     yield DOCUMENT, f"a true difference of {detectable:.1f} would have shown"
 
 
 def tiny_imagenet() -> Iterator[Passage]:
-    """Yield the differences on Tiny-ImageNet."""
+    """Yield the differences between the variants on Tiny-ImageNet."""
     for title in ("mean of 15", "mean of 19", "clean", "mean of 19, severity 5"):
         yield DOCUMENT, replace_hyphens(TINY.compare_errors(HEADS[0], title))
     added = TINY.compute_added_errors()
@@ -144,7 +147,7 @@ def tiny_imagenet() -> Iterator[Passage]:
 
 
 def durations() -> Iterator[Passage]:
-    """Yield the time to corrupt a test set."""
+    """Yield how long it takes to corrupt a test set."""
     gpu, cpu = (read_bench_metrics(f"corruptions-{device}") for device in ("h200", "cpu"))
     yield DOCUMENT, f"in {gpu['whole_s']:.0f} s on an H200"
     yield DOCUMENT, f"{cpu['whole_cpu_s']:.0f} s of one core"

@@ -1,4 +1,4 @@
-"""Figures that entries of paper/docs/LOG.md quote from records."""
+"""Figures from records that the entries of paper/docs/LOG.md quote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIMS = "paper/docs/claims.md"
 
 
 def literal_form_table() -> Iterator[Passage]:
-    """Yield accuracy and gradient ratio of the variant `paper` at five values of λ, 50 epochs."""
+    """Yield accuracy and gradient ratio of the variant `paper` at five values of λ, after 50 epochs."""
     yield LOG, f"without: {join_values(read_last_epoch('cifar10-late/none-bfloat16', 'valid_top1'))}"
     for variant in ("paper-1e-3", "paper-1e-2", "paper-1e-1"):
         name = f"cifar10-paper/{variant}"
@@ -41,7 +41,7 @@ def literal_form_table() -> Iterator[Passage]:
 
 
 def literal_form_small_lambda() -> Iterator[Passage]:
-    """Yield the accuracies at small λ, and how one run diverges."""
+    """Yield the accuracies of the variant `paper` at small λ, and how one of its runs diverges."""
     pairs = {"without": ("cifar10-late/none-bfloat16", "cifar10-paper-plain/none")}
     for k in (5, 4, 3):
         pairs[f"`paper-1e-{k}`"] = (f"cifar10-paper/paper-1e-{k}", f"cifar10-paper-plain/paper-1e-{k}")
@@ -55,7 +55,7 @@ def literal_form_small_lambda() -> Iterator[Passage]:
 
 
 def default_form_lambdas() -> Iterator[Passage]:
-    """Yield the results of the variant `default` at multiples of its λ, one seed, and the spread of eight seeds."""
+    """Yield the results of the variant `default` at multiples of its λ (one seed), and the spread over eight seeds."""
     variants = {"0": "double/none", "¼": "lambda-default/times-quarter", "½": "lambda-default/times-half"}
     variants |= {"1": "double/default", "2": "lambda-default/times-2", "4": "lambda-default/times-4"}
     test_top1 = []
@@ -75,7 +75,7 @@ def default_form_lambdas() -> Iterator[Passage]:
 
 
 def literal_form_400_epochs() -> Iterator[Passage]:
-    """Yield the results of the variant `paper` at λ = .00001, 400 epochs, eight seeds."""
+    """Yield the results of the variant `paper` at λ = .00001 after 400 epochs, with eight seeds."""
     top1 = {variant: read_test_accuracy(f"cifar10-double/{variant}", 8) for variant in ("none", "paper", "default")}
     means = {variant: format_mean_std(values) for variant, values in top1.items()}
     gain = replace_hyphens(compare_paired(top1["none"], top1["paper"]))
@@ -99,7 +99,7 @@ def literal_form_400_epochs() -> Iterator[Passage]:
 
 
 def full_precision() -> Iterator[Passage]:
-    """Yield the accuracy of ResNet-20 in full precision, and what binarization costs."""
+    """Yield the accuracy of ResNet-20 in full precision, and how much accuracy binarization loses."""
     top1 = read_test_accuracy("cifar10-real/none")
     mean = statistics.fmean(top1)
     yield LOG, f"{join_values(top1)}, mean {format_mean_std(top1)}"
@@ -111,7 +111,7 @@ def full_precision() -> Iterator[Passage]:
 
 
 def large_weight_decay() -> Iterator[Passage]:
-    """Yield the results at a weight decay of 5e-4."""
+    """Yield the results with a weight decay of 5e-4."""
     without, with_lcr = (f"cifar10-curves/{variant}" for variant in ("decay-5e-4", "default-decay-5e-4"))
     for name in (without, with_lcr):
         columns = (
@@ -129,7 +129,7 @@ def large_weight_decay() -> Iterator[Passage]:
 
 
 def one_skip_with_lcr() -> Iterator[Passage]:
-    """Yield the results of the network with one skip per block."""
+    """Yield the results with LCR of the network that has one skip connection per block."""
     without, with_lcr = (read_test_accuracy(f"cifar10-plain/{variant}", 5) for variant in ("none", "default"))
     gain = replace_hyphens(compare_paired(without, with_lcr))
     yield LOG, f"{join_values(with_lcr)}, mean {format_mean_std(with_lcr)}, without {format_mean_std(without)}"
@@ -142,7 +142,7 @@ def one_skip_with_lcr() -> Iterator[Passage]:
 
 
 def runs_in_one_graph() -> Iterator[Passage]:
-    """Yield the speed of five runs whose steps form one CUDA graph."""
+    """Yield the speed of five runs if their steps are captured in one CUDA graph."""
     five, team = (read_bench_metrics(f"team/gpu-steps-resnet20-{name}") for name in ("five", "team"))
     rates = [metrics["images_per_second"] / 1000 for metrics in (five, team)]
     yield LOG, "separately {:.1f} k images per second, in one graph {:.1f} k".format(*rates)
@@ -156,13 +156,13 @@ def runs_in_one_graph() -> Iterator[Passage]:
 
 
 def compiled_against_eager() -> Iterator[Passage]:
-    """Yield the accuracy of compiled steps compared with eager steps."""
+    """Yield the accuracy after training with compiled steps, compared with eager steps."""
     valid_top1 = read_bench_metrics("twin-means-h200")["valid"]
     yield LOG, replace_hyphens(f"compiled {compare_paired(valid_top1['eager'], valid_top1['fast'])} against eager")
 
 
 def loader() -> Iterator[Passage]:
-    """Yield the rates of the data loader, and the predicted speed of several GPUs over the measured one."""
+    """Yield the speed of the data loader, and the ratio of predicted to measured speed of several GPUs."""
     metrics = read_bench_metrics("loader-cpu")
     small, large = metrics["500x375"], metrics["2000x1500"]
     rates = small["images_per_core_second"]
@@ -181,14 +181,14 @@ def loader() -> Iterator[Passage]:
 
 
 def list_literal_runs() -> dict[str, str]:
-    """Return the runs of the variant `paper` with 400 epochs: the title of a row, and the run."""
+    """Return the runs of the variant `paper` with 400 epochs, as pairs of a row title and a run."""
     lambdas = {"½": "half", "1": "1", "2": "2", "4": "4", "8": "8"}
     runs = {f"λ = {sign}": f"cifar10-lambda-paper/lambda-{name}/seed-0" for sign, name in lambdas.items()}
     return runs | {f"one skip, λ = .00001, seed {seed}": f"cifar10-plain/paper/seed-{seed}" for seed in range(5)}
 
 
 def format_range(values: Sequence[float]) -> str:
-    """Return the smallest and the largest value."""
+    """Return the smallest and the largest value as text."""
     return f"{min(values):.2f} {max(values):.2f}".removeprefix("0")
 
 
@@ -208,7 +208,7 @@ def literal_form_first_logs() -> Iterator[Passage]:
 
 
 def literal_form_logs() -> Iterator[Passage]:
-    """Yield accuracy, L_Lip and ratios of the repeated runs of the variant `paper`."""
+    """Yield accuracy, L_Lip and ratios of the second set of runs of the variant `paper`."""
     logs = read_metrics(RESULTS / "logs-paper.json")
     for title, run in list_literal_runs().items():
         record = read_runs(run.rpartition("/")[0], int(run[-1]) + 1)[-1]
@@ -222,7 +222,7 @@ def literal_form_logs() -> Iterator[Passage]:
 
 
 def noncentral_t() -> Iterator[Passage]:
-    """Yield how much larger the detectable difference is than by the sum of two quantiles."""
+    """Yield how much larger the detectable difference is than the usual approximation by a sum of two quantiles."""
     excess = [
         detectable_difference(n - 1) / (student_t_quantile(0.975, n - 1) + student_t_quantile(0.8, n - 1)) - 1
         for n in (2, 3, 8)
@@ -231,7 +231,7 @@ def noncentral_t() -> Iterator[Passage]:
 
 
 def kernel_launches() -> Iterator[Passage]:
-    """Yield kernel launches and memory traffic of a step, by version of the step."""
+    """Yield kernel launches and memory traffic of each version of the training step."""
     metrics = read_bench_metrics("launches")
     cases = {"ResNet-20": "resnet20", "ResNet-20, `latent`": "resnet20-latent", "ResNet-18": "resnet18"}
     for title, case in cases.items():
@@ -251,7 +251,7 @@ def bytes_of_hardtanh() -> Iterator[Passage]:
 
 
 def engine_in_a_page() -> Iterator[Passage]:
-    """Yield the speed of the WebAssembly engine compared with onnxruntime-web."""
+    """Yield the ratio of the WebAssembly engine's speed to that of onnxruntime-web."""
     metrics = read_bench_metrics("page")
     large, small = metrics["resnet18"], metrics["resnet20"]
     ratios = [large[f"onnxruntime-web{kind}"]["ratio"] for kind in (" int8", " int8, 2 threads", "")]
@@ -262,7 +262,7 @@ def engine_in_a_page() -> Iterator[Passage]:
 
 
 def real_activations() -> Iterator[Passage]:
-    """Yield the results of binary weights with real activations."""
+    """Yield the results of networks with binary weights and real activations."""
     for title, variant in (("without", "none"), ("`default`", "default"), ("`paper`, λ = .00001", "paper")):
         name = f"cifar10-weights/{variant}"
         top1 = read_test_accuracy(name)
@@ -288,7 +288,7 @@ def literal_form_real_activations() -> Iterator[Passage]:
 
 
 def fused_steps() -> Iterator[Passage]:
-    """Yield the speed of fused steps, of one run and of several runs in parallel."""
+    """Yield the speed of fused steps, for a single run and for several parallel runs."""
     for case, shows_time_ratio in (
         ("resnet20-five", False),
         ("resnet20-five-latent", False),

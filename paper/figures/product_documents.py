@@ -1,4 +1,4 @@
-"""Figures in the documents of the product: data loading, scaling, engine, zoo, corruptions, regularizers."""
+"""Figures that the product's documents quote: data loading, scaling, engine, zoo, corruptions, regularizers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paper.figures.record_values import (
 
 
 def data_loading() -> Iterator[Passage]:
-    """Yield the training speed with images from files, and the rate of the loader on a CPU."""
+    """Yield the training speed with images from files, and the speed of the data loader on a CPU."""
     for augmentation in ("zoom-flip", "resized-crop"):
         figures = read_bench_metrics(f"data-wait-{augmentation}")
         for name, row in figures.items():
@@ -71,7 +71,7 @@ def zoo() -> Iterator[Passage]:
 
 
 def parity_of_corruptions() -> Iterator[Passage]:
-    """Yield one row per corruption: how many values differ from the published generators."""
+    """Yield one row per corruption, with the number of values that differ from the published generators."""
     figures = read_metrics(RESULTS / "corrupt" / "parity.json")
     for name in CORRUPTIONS:
         cells = [
@@ -81,7 +81,7 @@ def parity_of_corruptions() -> Iterator[Passage]:
 
 
 def exact_norm() -> Iterator[Passage]:
-    """Yield the time of an exact spectral norm on a GPU."""
+    """Yield how long an exact spectral norm takes on a GPU."""
     times = read_bench_metrics("exact-norm-h200")
     step = read_bench_metrics("gpu-steps-resnet20")["ms_per_step"]
     svd, power = (1000 * times[f"{name}_seconds"] for name in ("svd", "power"))
@@ -91,7 +91,7 @@ def exact_norm() -> Iterator[Passage]:
 
 
 def regularizers() -> Iterator[Passage]:
-    """Yield the cost of a training step with each regularizer on a GPU."""
+    """Yield how much each regularizer slows down a training step on a GPU."""
     figures = read_bench_metrics("regularizers-h200")
     lcr, before, after, loss = (f"{row['ratio']:.2f}" for name, row in figures.items() if name != "none")
     yield "paper/docs/claims.md", f"{lcr}, {before}, {after} and {loss} times"

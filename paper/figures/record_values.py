@@ -1,4 +1,7 @@
-"""Values from committed records, and their formats in documents. All functions of paper/figures read records here."""
+"""Values from the committed records, and how documents format them.
+
+All functions in paper/figures read records with this module.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def read_cached_record(path: Path) -> dict[str, Any]:
 
 
 def read_runs(variant: str, num_seeds: int = 3) -> list[dict[str, Any]]:
-    """Return the records of seeds 0, 1, ... of a variant, given as PLAN/VARIANT."""
+    """Return the records of seeds 0, 1, ... of a variant, which is named PLAN/VARIANT."""
     return [read_cached_record(RESULTS / variant / f"seed-{seed}.json") for seed in range(num_seeds)]
 
 
@@ -39,7 +42,7 @@ def read_bench_metrics(name: str) -> dict[str, Any]:
 
 
 def read_last_epoch(variant: str, column: str, num_seeds: int = 3) -> list[Any]:
-    """Return a column of the last epoch, one value per seed."""
+    """Return a log column of the last epoch, one value per seed."""
     return [run["figures"]["last_epoch"][column] for run in read_runs(variant, num_seeds)]
 
 
@@ -54,7 +57,7 @@ def read_noise_accuracy(variant: str, num_seeds: int = 3) -> list[float]:
 
 
 def mean_ratio_distance(ratios: Sequence[float]) -> float:
-    """Return the mean of |σ_B/σ_F − 1|."""
+    """Return the mean of |σ_B/σ_F − 1| over the ratios."""
     return statistics.fmean(abs(ratio - 1) for ratio in ratios)
 
 
@@ -64,20 +67,20 @@ def join_values(values: Sequence[float], decimals: int = 2) -> str:
 
 
 def join_differences(a: Sequence[float], b: Sequence[float]) -> str:
-    """Return b − a per seed as text, with signs, separated by spaces."""
+    """Return the differences b − a as text: one per seed, with signs, separated by spaces."""
     return replace_hyphens(" ".join(f"{y - x:+.2f}" for x, y in zip(a, b, strict=True)))
 
 
 def format_mean_std(values: Sequence[float], decimals: int = 2) -> str:
-    """Return the mean with the standard deviation in brackets."""
+    """Return the mean as text, followed by the standard deviation in brackets."""
     return f"{statistics.fmean(values):.{decimals}f} ({statistics.stdev(values):.{decimals}f})"
 
 
 def replace_hyphens(value: object) -> str:
-    """Return the value as text with minus signs in place of hyphens."""
+    """Return the value as text, with minus signs in place of hyphens."""
     return str(value).replace("-", "−")
 
 
 def format_row(*cells: str) -> str:
-    """Return a row of a Markdown table; an empty cell is a single space."""
+    """Return a row of a Markdown table. An empty cell is a single space."""
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

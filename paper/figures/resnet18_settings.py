@@ -1,4 +1,4 @@
-"""Figures of paper/docs/LOG.md about the search for the settings of ResNet-18."""
+"""Figures that paper/docs/LOG.md quotes about the search for the settings of ResNet-18."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def list_variants(plan: str) -> list[str]:
 
 
 def read_last_line(variant: str) -> dict[str, float]:
-    """Return the last line of the log of seed 0."""
+    """Return the last line of the log of the run with seed 0."""
     line: dict[str, float] = read_runs(variant, 1)[0]["figures"]["last_epoch"]
     return line
 
@@ -34,7 +34,7 @@ def _read_valid_top1(variant: str) -> float:
 
 
 def diagnosis() -> Iterator[Passage]:
-    """Yield the full-precision accuracy and the rows of the first two rounds."""
+    """Yield the full-precision accuracy, and the rows of the first two rounds of the search."""
     top1 = read_test_accuracy("cifar10-real/none")
     yield "paper/docs/claims.md", f"are within {max(top1) - min(top1):.2f} of each other"
     (resnet18_top1,) = read_test_accuracy("cifar10-resnet18-real/none", 1)
@@ -47,7 +47,7 @@ def diagnosis() -> Iterator[Passage]:
 
 
 def batch_norm_scales() -> Iterator[Passage]:
-    """Yield the range of the mean batch-norm scales of the zoo's ResNet-20."""
+    """Yield the range of the mean batch-norm scales in the zoo's ResNet-20."""
     model = load_member(list_members()["resnet20-double-irnet"]).model
     norms = [m for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d) and "layer" in name]
     scales = [float(norm.weight.detach().abs().mean()) for norm in norms]
@@ -55,10 +55,10 @@ def batch_norm_scales() -> Iterator[Passage]:
 
 
 def weight_decay_resnet18() -> Iterator[Passage]:
-    """Yield the third and fourth round: weight decay with and without batch norms."""
+    """Yield the third and fourth round of the search: weight decay with and without batch norms."""
     for plan, epochs in (("cifar10-resnet18-third", 50), ("cifar10-resnet18-fourth", 200)):
         for variant in list_variants(plan):
-            if (RESULTS / plan / variant).exists():  # the fourth round did not need `matrices-small`
+            if (RESULTS / plan / variant).exists():  # the fourth round has no variant `matrices-small`
                 row = f"| `{variant}`… | {epochs} | {_format_accuracies(f'{plan}/{variant}')}"
                 yield "paper/docs/LOG.md", row
     third = {v: _read_valid_top1(f"third/{v}") for v in ("matrices", "matrices-small")}

@@ -26,12 +26,12 @@ VARIANTS = list(read_toml(STUDIES / f"{PLAN}.toml", "plan")[1]["variants"])
 
 
 def last_values(variant: str, column: str) -> list[Any]:
-    """Return a column of the last epoch, one value per seed."""
+    """Return a log column of the last epoch, one value per seed."""
     return read_last_epoch(f"{PLAN}/{variant}", column, NUM_SEEDS)
 
 
 def values_at_epoch(variant: str, epoch: int, column: str) -> list[Any]:
-    """Return a column of one epoch, one value per seed."""
+    """Return a log column of one epoch, one value per seed."""
     histories = [run["figures"]["history"] for run in read_runs(f"{PLAN}/{variant}", NUM_SEEDS)]
     return [next(line[column] for line in history if line["epoch"] == epoch) for history in histories]
 
@@ -52,7 +52,7 @@ def compare_valid_top1(variant: str) -> PairedDifference:
 
 
 def format_fraction(value: float, decimals: int = 3) -> str:
-    """Return a value without the zero in front of its decimal point."""
+    """Return a value as text without the zero in front of its decimal point."""
     return f"{value:.{decimals}f}".removeprefix("0")
 
 
@@ -71,7 +71,7 @@ def _format_interval(difference: PairedDifference) -> str:
 
 
 def screen_rows() -> Iterator[str]:
-    """Yield one row per variant: accuracy, accuracy under noise, gradient ratio, distance of the ratios from 1."""
+    """Yield one row per variant: accuracy, accuracy under noise, gradient ratio, and mean |σ_B/σ_F − 1|."""
     for variant in VARIANTS:
         cells = []
         for values, baseline in (

@@ -24,7 +24,7 @@ def read_valid_top1(plan: str, variant: str) -> list[float]:
 
 
 def compute_gain(plan: str, variant: str) -> PairedDifference:
-    """Return the difference in validation accuracy between a variant and the baseline."""
+    """Return the paired difference in validation accuracy between a variant and the baseline."""
     return compare_paired(read_valid_top1(plan, "none"), read_valid_top1(plan, variant))
 
 
@@ -40,7 +40,7 @@ def regularizers() -> Iterator[Passage]:
 
 
 def distance_below() -> Iterator[Passage]:
-    """Yield the result of the distance `ratio-below-1`."""
+    """Yield the result of the variant with the distance `ratio-below-1`."""
     plan = "small-below"
     gain = compute_gain(plan, "below")
     without, with_lcr = (read_valid_top1(plan, variant) for variant in ("none", "below"))

@@ -1,4 +1,4 @@
-"""Figures of the Tiny-ImageNet studies."""
+"""Figures of the studies on Tiny-ImageNet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS = ("top1", "top5")
 
 
 def format_variant_row(title: str, variant: str, num_seeds: int) -> str:
-    """Return the cells of a variant: top-1 per seed, mean top-1, mean top-5."""
+    """Return the table cells of a variant: top-1 accuracy per seed, mean top-1, mean top-5."""
     top1, top5 = (read_test_accuracy(variant, num_seeds, metric) for metric in METRICS)
     return f"| {title} | {join_values(top1)} | {format_mean_std(top1)} | {format_mean_std(top5)} |"
 
@@ -35,7 +35,7 @@ def compare_rows(titles: dict[str, str]) -> Iterator[Passage]:
 
 
 def compare_ratios(plan: str, num_seeds: int = 3) -> Iterator[Passage]:
-    """Yield σ_B/σ_F per block, averaged over seeds, without and with LCR."""
+    """Yield σ_B/σ_F per block without and with LCR, averaged over seeds."""
     for variant in ("none", "default"):
         ratios = read_last_epoch(f"{plan}/{variant}", "sigma_ratios", num_seeds)
         means = join_values([statistics.fmean(block) for block in zip(*ratios, strict=True)])
@@ -43,7 +43,7 @@ def compare_ratios(plan: str, num_seeds: int = 3) -> Iterator[Passage]:
 
 
 def compute_gains(plan: str, num_seeds: int = 3) -> list[str]:
-    """Return the gains of LCR in top-1 and in top-5, with intervals."""
+    """Return the gains from LCR in top-1 and in top-5 accuracy, with intervals."""
     return [replace_hyphens(_compare_test_accuracy(plan, num_seeds, metric)) for metric in METRICS]
 
 
@@ -58,7 +58,7 @@ def _compare_train_accuracy(plan: str, num_seeds: int = 3) -> str:
 
 
 def irnet() -> Iterator[Passage]:
-    """Yield the results of all five seeds of IR-Net."""
+    """Yield the results of IR-Net with all five seeds."""
     plan, num_seeds = "tiny-irnet", 5
     for title, variant in {"IR-Net": "none", "with LCR, `default`": "default"}.items():
         yield "paper/docs/LOG.md", format_variant_row(title, f"{plan}/{variant}", num_seeds)
@@ -75,7 +75,7 @@ def irnet() -> Iterator[Passage]:
 
 
 def irnet_first_pairs() -> Iterator[Passage]:
-    """Yield the results of the first three seeds of IR-Net, and of the two that followed."""
+    """Yield the results of IR-Net with the first three seeds, and with the two seeds that followed."""
     yield from compare_rows(
         {"full precision": "tiny-real/none", "IR-Net": "tiny-irnet/none", "with LCR, `default`": "tiny-irnet/default"}
     )
@@ -94,7 +94,7 @@ def irnet_first_pairs() -> Iterator[Passage]:
 
 
 def reactnet() -> Iterator[Passage]:
-    """Yield the results of ReActNet's ResNet-18 and its distance to full precision."""
+    """Yield the results of ReActNet's ResNet-18, and how far it is from full precision."""
     yield from compare_rows(
         {
             "first step, 32/1": "tiny-react18-first/none",
@@ -118,7 +118,8 @@ def reactnet() -> Iterator[Passage]:
         "paper/docs/LOG.md",
         f"{binary:.2f} % beside {real:.2f} % in full precision, top-5 {binary5:.2f} beside {real5:.2f}",
     )
-    # Welch's interval: the two sets of runs are not paired. Its degrees of freedom are 3.97, rounded down.
+    # The interval is Welch's, because the two sets of runs are not paired. Its 3.97 degrees of freedom are rounded
+    # down.
     standard_error = math.sqrt(sum(statistics.variance(sample) / len(sample) for sample in samples))
     half_width = student_t_quantile(0.975, 3) * standard_error
     yield "paper/docs/LOG.md", f"({replace_hyphens(f'{binary - real:+.2f}')} ± {half_width:.2f})"

@@ -1,1 +1,1 @@
-"""The paper's tables: their specification, their runs, and their rendering."""
+"""The tables of the paper: their specification, their runs, and their rendering."""

@@ -1,4 +1,4 @@
-"""The paper's cost table next to our counts: which of its values follow from a counting rule, and which do not."""
+"""Compare the paper's cost table with our counts: find which of its values follow from a counting rule."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOT_DERIVABLE = (
 
 @dataclass(frozen=True)
 class PublishedCost:
-    """A row of the paper's table (ResNet-18, one image of 224 x 224) and the network that it describes."""
+    """A row of the paper's table (ResNet-18, one image of 224 x 224), and the network that the row describes."""
 
     title: str
     bops: float
     flops: float
     network: str
     method: str | None
-    has_plain_head: bool = False  # no batch norm before the classifier, which IR-Net's networks have
+    has_plain_head: bool = False  # whether there is no batch norm before the classifier; IR-Net's networks have one
 
 
 TABLE = (
@@ -39,12 +39,12 @@ TABLE = (
 
 
 def compare_costs() -> list[tuple[PublishedCost, Cost]]:
-    """Return each row of the paper's table with our count."""
+    """Return each row of the paper's table together with our count."""
     return [(row, _count_network_cost(row.network, row.method, row.has_plain_head)) for row in TABLE]
 
 
 def matches_printed_digits(printed: float, counted: float) -> bool:
-    """Return whether a count, truncated to the four digits that are printed, equals the printed value."""
+    """Return whether a count equals the printed value after it is cut off to the four printed digits."""
     if printed == 0:
         return counted == 0
     unit = 10 ** (len(str(int(printed))) - 4)

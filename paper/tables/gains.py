@@ -1,4 +1,4 @@
-"""The gain in accuracy from LCR, paired by seed, next to the paper's gain, for every variant of the tables."""
+"""The gain in accuracy from LCR for every variant of the tables: paired by seed, next to the paper's gain."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 class Gain(NamedTuple):
-    """A variant with LCR compared with its baseline."""
+    """The comparison of a variant with LCR and its baseline."""
 
     table: str
     row: str
@@ -73,14 +73,14 @@ class Gain(NamedTuple):
 
 
 def compute_gains(paper_tables: PaperTables, variant: TableVariant, num_seeds: int) -> dict[int, float]:
-    """Return the test accuracy of a variant minus that of its baseline, by seed."""
+    """Return the differences in test accuracy between a variant and its baseline, by seed."""
     top1 = read_top1(paper_tables.read_runs(variant, num_seeds))
     baseline_top1 = read_top1(paper_tables.read_baseline_runs(variant, num_seeds))
     return {seed: top1[seed] - baseline_top1[seed] for seed in top1 if seed in baseline_top1}
 
 
 def find_paper_gain(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> float | None:
-    """Return the paper's value of a row minus the value of its baseline in the same table, if the paper has both."""
+    """Return the gain in the paper: its value of a row minus that of the baseline. Return None if one is missing."""
     baseline = paper_tables.get_baseline(row.variant)
     baseline_values = (r.paper_value for r in table.rows if r.variant == baseline and r.minus_gain_of is None)
     baseline_value = next(baseline_values, None)
@@ -88,7 +88,10 @@ def find_paper_gain(paper_tables: PaperTables, table: PaperTable, row: TableRow)
 
 
 def compute_all_gains(paper_tables: PaperTables) -> list[Gain]:
-    """Return the gain of every variant with LCR and at least two pairs, once, in the order of the tables."""
+    """Return the gain of each variant with LCR and at least two pairs, in the order of the tables.
+
+    No variant occurs twice.
+    """
     seen_variants, gains = set(), []
     for table in paper_tables.tables.values():
         for row in () if table.pairs else table.rows:

@@ -1,4 +1,4 @@
-"""Figure of all gains from LCR: mean difference, 95 % interval, the paper's gain."""
+"""Figure with all gains from LCR. It shows mean differences, 95 % intervals and the paper's gains."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure, escape_label
 from paper.tables.gains import Gain
 from paper.tables.table_spec import FAULT_MARK
 
-MAX_GAIN = 3.0  # percentage points to either side of 0; a larger gain is drawn as an arrow with its number
-TEXT_COLOR = "0.4"  # grey
-HEADING_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the grid lines behind a heading
+# The axis ends at this many percentage points on either side of 0. A larger gain is drawn as an arrow with its number.
+MAX_GAIN = 3.0
+TEXT_COLOR = "0.4"  # colour of the paper's gains: grey
+# the background hides the grid lines behind a heading
+HEADING_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 
 
 def draw_gains(gains: list[Gain], path: Path) -> None:
-    """Draw one row per gain, grouped by table, from top to bottom."""
+    """Draw one row per gain, from top to bottom. Rows are grouped by table."""
     if not gains:
         raise InputError("there is no gain to draw: no variant with LCR has two pairs of runs with test results")
     is_first = [i == 0 or gain.table != gains[i - 1].table for i, gain in enumerate(gains)]

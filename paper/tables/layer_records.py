@@ -1,4 +1,4 @@
-"""Records of layer measurements for the runs of the tables."""
+"""Measurements of layers in the records of the tables' runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lcrbnn.train.setup.options import RunOptions
 
 
 def measure_run_layers(run: Path, options: RunOptions) -> dict[str, Any]:
-    """Return the layer measurements of a finished run for its record."""
+    """Return the layer measurements of a finished run, for its record."""
     folder = RunFolder(run)
     spec, model, _ = load_network(folder)
     return measure_layers(

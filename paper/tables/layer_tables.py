@@ -1,4 +1,4 @@
-"""The paper's Figures 2 and 3 as tables from records: latent weights and correlation of activations per layer."""
+"""The paper's Figures 2 and 3 as tables: latent weights and correlations of activations, per layer, from records."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ they are more correlated."""
 
 KINDS = ("real", "binary")
 
-LayersBySeed = dict[int, dict[str, Any]]  # the layer measurements of each run
+LayersBySeed = dict[int, dict[str, Any]]  # key of the layer measurements in the record of a run
 
 
 def render_layer_tables(paper_tables: PaperTables) -> Iterator[str]:
-    """Yield the sections of the tables that are compared layer by layer."""
+    """Yield the sections for those tables that are compared layer by layer."""
     for table in paper_tables.tables.values():
         if table.per_layer:
             weight_table = render_weight_table(paper_tables, table)
@@ -39,7 +39,7 @@ def render_layer_tables(paper_tables: PaperTables) -> Iterator[str]:
 
 
 def render_weight_table(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return one row per layer: the standard deviation of latent weights, and its difference to the first variant."""
+    """Return one row per layer: standard deviation of the latent weights, and its difference to the first variant."""
     layers = [_read_layers(paper_tables, row) for row in table.rows]
     columns = ["layer", "weights"]
     for i, row in enumerate(table.rows):
@@ -58,7 +58,7 @@ def render_weight_table(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 def render_activation_table(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return one row per layer: the correlation of real and of binary activations of each variant."""
+    """Return one row per layer: correlations of the real and of the binary activations of each variant."""
     layers = [_read_layers(paper_tables, row) for row in table.rows]
     titles = [f"{_get_title(paper_tables, row)}, {kind}" for row in table.rows for kind in KINDS]
     columns = ["activations in front of", "size", "chance", *titles]
@@ -103,7 +103,10 @@ def _make_mean_reader(field: str) -> Callable[[dict[str, Any]], float]:
 
 
 def _compare_variants(layers: Sequence[LayersBySeed], read_value: Callable[[dict[str, Any]], float]) -> list[str]:
-    """Return the mean value of each variant, and its difference to the first variant, paired by seed."""
+    """Return the mean value of each variant, and its difference to the first variant.
+
+    Differences are paired by seed.
+    """
     cells = []
     baseline = {seed: read_value(run) for seed, run in layers[0].items()}
     for i, runs in enumerate(layers):
@@ -125,7 +128,7 @@ def _format_correlation(measurements: Sequence[dict[str, float] | None]) -> str:
 
 
 def _format_rank_correlation(runs: Sequence[dict[str, Any]], kind: str) -> str:
-    """Return the rank correlation between depth and correlation of activations, averaged over runs."""
+    """Return the rank correlation of a layer's depth with the correlation of its activations, averaged over runs."""
     coefficients = []
     for run in runs:
         correlations = [layer[kind]["correlation"] for layer in run["activations"].values() if kind in layer]
@@ -135,7 +138,10 @@ def _format_rank_correlation(runs: Sequence[dict[str, Any]], kind: str) -> str:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Return Spearman's rank correlation of values with their positions; equal values share their mean rank."""
+    """Return Spearman's rank correlation between values and their positions.
+
+    Equal values have the mean of their ranks.
+    """
     order = sorted(values)
     ranks = [order.index(v) + (order.count(v) - 1) / 2 for v in values]
     return statistics.correlation(ranks, range(len(values))) if len(set(values)) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Tables that compare binarization methods: published accuracy, accuracy here without LCR and with LCR."""
+"""Tables that compare binarization methods: published accuracy, and accuracy here without and with LCR."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paper.tables.table_spec import (
     read_top1,
 )
 
-LCR_SUFFIX = "-lcr"  # ends the name of a variant with LCR
+LCR_SUFFIX = "-lcr"  # ending of the names of variants with LCR
 NOT_DECIDED = "not decided"
 COLUMNS = ("method", "bits", "network", "published", "ours", "with LCR", "difference", "gradient ratio")
 ABOUT_COMPARISON = f"""In the tables that compare methods, each row shows a variant and the same variant with LCR, whose
@@ -37,7 +37,7 @@ decides nothing.
 
 
 def render_comparison(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return a Markdown table with one row per pair of variants."""
+    """Return a Markdown table. Each row has a variant without LCR and the same variant with LCR."""
     rows = [row for row in table.rows if not row.variant.name.endswith(LCR_SUFFIX)]
     return format_markdown_table(COLUMNS, [_format_row(paper_tables, row) for row in rows])
 
@@ -62,7 +62,10 @@ def _format_row(paper_tables: PaperTables, row: TableRow) -> list[str]:
 
 
 def _format_accuracy(top1: Mapping[int, float], num_seeds: int) -> str:
-    """Return the mean, with the standard deviation for several seeds, and the number of runs if some are missing."""
+    """Return the mean accuracy as text.
+
+    With several seeds, the standard deviation is added. If runs are missing, their number is added.
+    """
     if not top1:
         return NOT_RUN
     values = list(top1.values())
@@ -72,7 +75,7 @@ def _format_accuracy(top1: Mapping[int, float], num_seeds: int) -> str:
 
 
 def _format_difference(without: Mapping[int, float], with_lcr: Mapping[int, float]) -> str:
-    """Return the mean difference over the common seeds, with an interval if there are several."""
+    """Return the mean difference over the common seeds. With several seeds, its interval is added."""
     differences = [with_lcr[seed] - without[seed] for seed in without if seed in with_lcr]
     if not differences:
         return ""

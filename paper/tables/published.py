@@ -1,4 +1,4 @@
-"""PUBLISHED: the accuracies that the authors of each method publish, with network and setting."""
+"""PUBLISHED: the accuracies that the authors of each method have published, with network and setting."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ IMAGENET = "ImageNet, ResNet-18"
 
 
 class PublishedAccuracy(NamedTuple):
-    """A published top-1 accuracy in percent. A network of this package has its name in this package."""
+    """A published top-1 accuracy in percent. Networks of this package are called by their name in this package."""
 
     top1: float
     network: str
     bits: str = "1/1"
-    note: str = ""  # other differences from our setting (epochs, blocks), and where the value is printed
+    note: str = ""  # how the setting differs from ours (epochs, blocks), and where the value is printed
 
 
-# Methods whose authors publish no ResNet on CIFAR-10 have the closest published result. "in Table 1" and "in Table 2"
-# refer to the LCR paper. Epochs are given where they are known and differ from 400.
+# For methods without a published ResNet on CIFAR-10, this is the closest published result. "in Table 1" and "in Table
+# 2" refer to the LCR paper. Epochs are given if they are known and are not 400.
 PUBLISHED: dict[str, tuple[PublishedAccuracy, ...]] = {
     "bnn": (PublishedAccuracy(89.85, "CIFAR-10, its own network", note="not checked against its source"),),
     "xnor": (PublishedAccuracy(51.2, IMAGENET, note="in Table 1"),),
@@ -64,9 +64,9 @@ PUBLISHED: dict[str, tuple[PublishedAccuracy, ...]] = {
 
 
 def find_published(method: str, bits: str, network: str) -> str:
-    """Return the published accuracy for these bit widths: of this network if there is one, else the first in the list.
+    """Return the published accuracy with these bit widths as text: of this network, else the first one in the list.
 
-    The text names the network if it is another one.
+    If it is not of this network, the text names the network.
     """
     candidates = [row for row in PUBLISHED.get(method, ()) if row.bits == bits]
     if not candidates:

@@ -1,4 +1,4 @@
-"""Recomputes the test accuracy of a run from its committed weights."""
+"""Compute the test accuracy of a run again, from its committed weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lcrbnn.train.validation import Accuracy, compute_accuracy
 
 
 def recompute_test_accuracy(path: Path, options: RunOptions) -> Accuracy:
-    """Return the test accuracy of the network in a weights file, which its record contains too."""
+    """Return the test accuracy of the network in a weights file. The record contains this accuracy, too."""
     spec, model, _ = read_weights(path)
     row = find_dataset(spec)
     device = find_device(options.device)

@@ -1,4 +1,4 @@
-"""Renders the tables from their records as Markdown: the paper's value, ours with its interval, the difference."""
+"""Render the tables from records as Markdown: the paper's value, our value with its interval, and the difference."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ contains this mean. Runs with the faulty kernel (†) are not pooled with other 
 
 
 def render_document(paper_tables: PaperTables) -> str:
-    """Return the whole document."""
+    """Return the text of paper/docs/results.md with all tables."""
     return "\n".join(_render_sections(paper_tables))
 
 
@@ -124,17 +124,17 @@ def _render_sections(paper_tables: PaperTables) -> Iterator[str]:
 
 
 def render_committed_results() -> str:
-    """Return paper/docs/results.md as the committed records give it."""
+    """Return paper/docs/results.md as it follows from the committed records."""
     return render_document(read_table_spec(TABLE_SPEC))
 
 
 def find_stale_tables() -> list[str]:
-    """Return one sentence per section of paper/docs/results.md that differs from the committed records."""
+    """Return one sentence for each section of paper/docs/results.md that does not agree with the committed records."""
     return compare_sections(render_committed_results(), RESULTS_DOCUMENT.read_text(encoding="utf-8"))
 
 
 def compare_sections(expected: str, actual: str) -> list[str]:
-    """Return one sentence per section that two versions of paper/docs/results.md do not share."""
+    """Return one sentence for each section that differs between two versions of paper/docs/results.md."""
     expected_sections, actual_sections = _split_sections(expected), _split_sections(actual)
     titles = [t for t in expected_sections | actual_sections if expected_sections.get(t) != actual_sections.get(t)]
     return [f"paper/docs/results.md: the section {title!r} is out of date" for title in titles]
@@ -146,7 +146,7 @@ def _split_sections(text: str) -> dict[str, str]:
 
 
 def describe_table(table: PaperTable) -> str:
-    """Return where the paper has a table, and the command that reproduces it."""
+    """Return where the table is in the paper, and the command that reproduces it."""
     return f"The paper: {table.source}. Here: `lcrbnn reproduce {table.name}`."
 
 
@@ -158,7 +158,7 @@ def describe_missing_runs(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return a table as Markdown. Rows without a record contain "not run"."""
+    """Return a table as Markdown. If a row has no record, its cells contain "not run"."""
     if table.pairs:
         return render_comparison(paper_tables, table)
     cells = [_format_row(paper_tables, table, row) for row in table.rows]
@@ -169,16 +169,16 @@ def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 class TableProgress(NamedTuple):
-    """How many rows and runs of a table are finished."""
+    """How many rows and runs of a table are finished, and how many there are."""
 
-    finished_rows: int  # rows all of whose runs are finished
+    finished_rows: int  # rows that only have finished runs
     num_rows: int
     finished_runs: int
     num_runs: int
 
 
 def count_finished(paper_tables: PaperTables, table: PaperTable) -> TableProgress:
-    """Count the rows and runs of a table that have test results."""
+    """Return how many rows and runs of a table have test results."""
     num_seeds = paper_tables.count_seeds(table)
     num_finished = {variant: len(paper_tables.read_runs(variant, seeds)) for variant, seeds in num_seeds.items()}
     finished_rows = sum(
@@ -192,7 +192,7 @@ def _list_shown_variants(row: TableRow) -> list[TableVariant]:
 
 
 def _format_row(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> list[str]:
-    sign = "+" if row.minus_gain_of else ""  # a difference of gains has a sign, a percentage has none
+    sign = "+" if row.minus_gain_of else ""  # differences of gains are shown with a sign, percentages without one
     paper_value = NO_VALUE if row.paper_value is None else f"{row.paper_value:{sign}.1f}"
     paper_note = f" ({row.paper_note})" if row.paper_note else ""
     cells = [row.title, NOT_RUN, paper_value + paper_note, *[""] * (len(COLUMNS) - 3)]
@@ -218,7 +218,7 @@ def _format_row(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> 
 
 
 def _compute_values(paper_tables: PaperTables, row: TableRow) -> list[float]:
-    """Return the values of a row, one per seed."""
+    """Return the values of a table row, one per seed."""
     if row.minus_gain_of is None:
         return list(read_top1(paper_tables.read_runs(row.variant, row.num_seeds)).values())
     gains = compute_gains(paper_tables, row.variant, row.num_seeds)

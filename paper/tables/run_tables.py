@@ -1,7 +1,8 @@
-"""Trains the missing runs of tables, evaluates each on the test images once, and stores their records.
+"""Train the missing runs of tables, evaluate each once on the test images, and store the records.
 
-A run is finished once its record, with a test result, is in the folder of records. Until then, its run folder shows the
-progress: not started, interrupted, trained, or evaluated. Each step writes complete files, so the next call continues.
+A run is finished when its record is in the folder of records and has a test result. Until then, its run folder shows
+the progress: not started, interrupted, trained, or evaluated. Each step writes complete files. So the next call
+continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.weights_file import write_weights
 from paper.tables.table_spec import PaperTable, PaperTables, TableVariant
 
-WEIGHTS = "weights"  # folder of weights files in the folder of records, and the part of a record that names its file
-LAYERS = "layers"  # the part of a record with layer measurements
+# folder of weights files inside the folder of records, and the key in a record that names its weights file
+WEIGHTS = "weights"
+LAYERS = "layers"  # key of the layer measurements in a record
 
-LayerMeasurement = Callable[[Path, RunOptions], dict[str, Any]]  # measures the layers of a finished run
+LayerMeasurement = Callable[[Path, RunOptions], dict[str, Any]]  # function that measures the layers of a finished run
 
 
 def get_weights_path(records: Path, variant: TableVariant, seed: int) -> Path:
@@ -40,9 +42,10 @@ def run_tables(
     part: StudyPart = WHOLE_STUDY,
     measure_layers: LayerMeasurement | None = None,
 ) -> list[str]:
-    """Train what tables lack, `num_parallel` runs at a time; return a sentence per variant that cannot be run yet.
+    """Train the missing runs of tables, `num_parallel` at a time.
 
-    Runs are in `runs_folder`/PLAN/VARIANT/seed-N. `measure_layers` returns the layer measurements of a record.
+    Return a sentence for each variant that cannot be run yet. Run folders are `runs_folder`/PLAN/VARIANT/seed-N.
+    `measure_layers` returns the layer measurements for a record.
     """
     num_seeds: dict[TableVariant, int] = {}
     for table in tables:
@@ -58,7 +61,7 @@ def run_tables(
             undecided.append(f"{variant} is not decided yet: its plan lacks the variant, or the one that it extends")
 
     seeds_with_weights = paper_tables.list_seeds_with_weights()
-    for run in runs:  # before hours of training
+    for run in runs:  # checked now, because training takes hours
         variant = TableVariant(run.study, run.variant)
         if run.seed in seeds_with_weights.get(variant, ()):
             check_output_file(get_weights_path(paper_tables.records, variant, run.seed), "weights")
@@ -77,7 +80,10 @@ def _list_missing_runs(
     runs_folder: Path,
     measure_layers: LayerMeasurement | None,
 ) -> list[StudyRun]:
-    """Return the runs of a variant without a test result, or without a part that their run folder can still give."""
+    """Return the runs of a variant that are not finished: their records lack a test result or another required part.
+
+    Only parts that the run folder can still provide count.
+    """
     records = paper_tables.read_runs(variant, max(seeds, default=-1) + 1)
     seeds_with_weights = paper_tables.list_seeds_with_weights().get(variant, ())
     runs = []
@@ -113,12 +119,13 @@ def _finish_run(
     options: RunOptions,
     measure_layers: LayerMeasurement | None,
 ) -> None:
-    """Evaluate a trained run on the test images unless that was done, measure its layers, store weights and record."""
+    """Evaluate a trained run on the test images unless this is done. Measure its layers. Store weights and record."""
     variant, record = TableVariant(run.study, run.variant), folder / "record.json"
     stored_record = paper_tables.records / f"{run.relative_path}.json"
     if not read_record(record).get("test_results"):
         if stored_record.exists() and read_record(stored_record).get("test_results"):
-            write_atomic(record, [stored_record.read_bytes()])  # the same run, evaluated on another machine
+            # the record is of the same run, which was evaluated on another machine
+            write_atomic(record, [stored_record.read_bytes()])
         else:
             evaluate(folder, options, use_test_split=True)
     with RunFolder(folder).lock():

@@ -1,4 +1,4 @@
-"""The table spec (paper/tables.toml): the tables of the paper with their rows, runs and published accuracies."""
+"""Read the table spec (paper/tables.toml). It has the paper's tables: their rows, runs and published accuracies."""
 
 from __future__ import annotations
 
@@ -16,51 +16,55 @@ from lcrbnn.study.plan import RecordsBySeed, StudyPlan, read_baseline_records, r
 from lcrbnn.study.study_variants import read_toml, split_variant_name
 
 MAX_SEEDS_PER_ROW = 1000
-# Follows the title of a row whose runs used the faulty power-iteration kernel; paper/docs/results.md explains it.
+# This mark follows the title of a row if its runs used the faulty power-iteration kernel. paper/docs/results.md
+# explains it.
 FAULT_MARK = " †"
 
 
 class TableVariant(NamedTuple):
-    """A variant of a plan."""
+    """A variant of a study plan."""
 
     study: str
     name: str
 
     def __str__(self) -> str:
-        """Return PLAN/VARIANT."""
+        """Return the text PLAN/VARIANT."""
         return f"{self.study}/{self.name}"
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: the accuracy of a variant, or (`minus_gain_of`) its gain minus the gain of another variant."""
+    """A row of a table: the accuracy of a variant.
+
+    With `minus_gain_of`, it is its gain minus the gain of another variant.
+    """
 
     title: str
     variant: TableVariant
-    num_seeds: int  # seeds 0, 1, ... that the row needs
+    num_seeds: int  # number of seeds 0, 1, ... that the row needs
     paper_value: float | None = None
-    paper_note: str = ""  # shown after the paper's value
-    keep_weights_of_seeds: tuple[int, ...] = ()  # seeds whose weights are stored next to the records
+    paper_note: str = ""  # text that is shown after the paper's value
+    keep_weights_of_seeds: tuple[int, ...] = ()  # seeds whose weights are stored with the records
     minus_gain_of: TableVariant | None = None
     pool: str = ""  # name of the pooled estimate that the gain of this row is part of
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of results."""
+    """A table of results in the paper."""
 
     name: str
     title: str
-    source: str  # where the paper has it
+    source: str  # where the table is in the paper
     rows: tuple[TableRow, ...]
     per_layer: bool = False  # whether the rows are also compared layer by layer
-    pairs: bool = False  # whether the rows are all variants of some plans, shown in pairs VARIANT and VARIANT-lcr
+    pairs: bool = False  # whether the rows are all variants of some plans, shown as pairs VARIANT and VARIANT-lcr
     show_top5: bool = False
 
 
 @dataclass
 class PaperTables:
-    """All tables, the folder of their plans, and the folder of their records (PLAN/VARIANT/seed-N.json)."""
+    """All tables, the folder of their plans, and the folder of their records, which are PLAN/VARIANT/seed-N.json."""
 
     path: Path
     plans_folder: Path
@@ -69,13 +73,13 @@ class PaperTables:
     _plans: dict[str, StudyPlan] = field(default_factory=dict)
 
     def get_plan(self, study: str) -> StudyPlan:
-        """Return the plan with this name. It is read once."""
+        """Return the plan with this name. Its file is only read once."""
         if study not in self._plans:
             self._plans[study] = read_plan(self.plans_folder / f"{study}.toml")
         return self._plans[study]
 
     def get_baseline(self, variant: TableVariant) -> TableVariant:
-        """Return the baseline of a variant, which may belong to another plan."""
+        """Return the baseline of a variant. It may be in another plan."""
         study, _, name = self.get_plan(variant.study).baseline.rpartition("/")
         return TableVariant(study or variant.study, name)
 
@@ -90,7 +94,7 @@ class PaperTables:
         return _select_tested(read_baseline_records(self.get_plan(variant.study), range(num_seeds), folder))
 
     def count_seeds(self, table: PaperTable) -> dict[TableVariant, int]:
-        """Return the variants that a table needs, in order, with their numbers of seeds."""
+        """Return the number of seeds of each variant that a table needs. Variants are in the order of the table."""
         num_seeds: dict[TableVariant, int] = {}
         for row in table.rows:
             variants = [row.variant]
@@ -115,7 +119,7 @@ def _select_tested(runs: RecordsBySeed) -> RecordsBySeed:
 
 
 def read_table_spec(path: Path, records: Path | None = None) -> PaperTables:
-    """Return the tables of a table spec. `records` replaces the folder of records that the file names."""
+    """Return the tables in a table spec. If `records` is given, it replaces the folder of records in the file."""
     _, content = read_toml(path, "table spec")
     try:
         content = upgrade_table_spec(content)
@@ -157,7 +161,7 @@ def _parse_table(name: str, content: Any, plans_folder: Path) -> PaperTable:
 
 
 def _list_all_variants(path: Path) -> list[TableRow]:
-    """Return a row for each variant of a plan, also for variants that are not decided yet."""
+    """Return one row for each variant of a plan, even for variants whose settings are not decided yet."""
     plan = read_plan(path)
     names = (*plan.variants, *plan.undecided)
     return [TableRow(name, TableVariant(plan.name, name), len(plan.seeds)) for name in names]
@@ -224,7 +228,10 @@ def read_top1(runs: RecordsBySeed) -> dict[int, float]:
 
 
 def format_gradient_ratio(runs: RecordsBySeed) -> str:
-    """Return the gradient ratio of LCR in the last epoch, averaged over runs; empty for runs without LCR."""
+    """Return the gradient ratio of LCR in the last epoch, averaged over runs.
+
+    For runs without LCR, the text is empty.
+    """
     ratios = [record["figures"]["last_epoch"].get("lcr_gradient_ratio") for record in runs.values()]
     known_ratios = [ratio for ratio in ratios if ratio is not None]
     return f"{statistics.fmean(known_ratios):.4f}".removeprefix("0") if known_ratios else ""

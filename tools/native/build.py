@@ -1,4 +1,4 @@
-"""Build programs of native/ together with the engine's sources, with custom compiler flags, for tools and tests."""
+"""Build programs in native/ together with the engine's sources, with special compiler flags, for tools and tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def find_compiler() -> str | None:
 
 
 def build_program(program: str, folder: Path, flags: tuple[str, ...]) -> Path:
-    """Build native/{program}.cpp with the engine's sources into a folder, unless the same build exists there."""
+    """Build native/{program}.cpp with the sources of the engine into a folder.
+
+    If the same build exists there, use it.
+    """
     match = re.search(r"set\(PARTS ([^)]+)\)", (NATIVE.parent / "CMakeLists.txt").read_text())
     sources = [*(match[1].split() if match else ()), program]
     command = [find_compiler() or "g++", "-std=c++17", "-O1", "-g1", "-ffp-contract=off", "-fno-trapping-math"]
@@ -47,7 +50,7 @@ def build_program(program: str, folder: Path, flags: tuple[str, ...]) -> Path:
 
 
 def _compile_if_missing(command: list[str], target: Path) -> None:
-    """Run the compiler unless the target exists. The target is created atomically."""
+    """Run the compiler unless its output file exists. The output file is written atomically."""
     if target.exists():
         return
     temporary = target.with_name(f"{target.name}.{os.getpid()}.part")

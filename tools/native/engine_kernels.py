@@ -1,4 +1,4 @@
-"""Test every kernel of the engine against plain loops over bits, natively or for ARM under qemu.
+"""Test every kernel of the engine against simple loops over bits, natively or for ARM under qemu.
 
     python -m tools.native.engine_kernels [--cases 20000] [--compiler g++] [--target native|aarch64]
         [--record bench/records/engine/x.json]
@@ -20,14 +20,15 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.record import write_record
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-TARGETS: dict[str, tuple[str | None, list[str], list[str]]] = {  # compiler, flags, command that runs the program
+# target -> (compiler, flags, command that runs the program)
+TARGETS: dict[str, tuple[str | None, list[str], list[str]]] = {
     "native": (None, [], []),
     "aarch64": ("aarch64-linux-gnu-g++", ["-static"], ["qemu-aarch64"]),
 }
 
 
 def build_kernel_test(compiler: str, flags: list[str], folder: Path) -> Path:
-    """Compile the kernel test program and return it."""
+    """Compile the program that tests the kernels, and return its path."""
     program = folder / "kernel_test"
     names = ("kernel_test.cpp", "bconv_*.cpp", "fconv*.cpp", "dispatch.cpp")
     sources = sorted(path for name in names for path in NATIVE.glob(name))
@@ -36,7 +37,7 @@ def build_kernel_test(compiler: str, flags: list[str], folder: Path) -> Path:
 
 
 def parse_case_counts(text: str) -> dict[str, Any]:
-    """Return the number of tested cases by kernel, parsed from the output of the program."""
+    """Return the number of tested cases by kernel, as the program has printed them."""
     lines = re.findall(r"^(bconv|fconv) (\S+)\D+?(\d+) cases", text, re.M)
     counts = {name if kind == "bconv" else f"float {name}": int(count) for kind, name, count in lines}
     if not counts or "all good" not in text:

@@ -1,12 +1,12 @@
-"""Fuzz the engine: open up to millions of modified small model files under sanitizers.
+"""Fuzz the engine: open up to millions of small, modified model files under sanitizers.
 
     python -m tools.native.fuzz_engine [--count 1000000] [--seed 0] [--jobs 2] [--bits 32] [--record FILE]
     python -m tools.native.fuzz_engine --seed 0 --case N      repeat one case and print the engine's response
 
-The tool builds native/fuzz.cpp with the engine's sources under AddressSanitizer and UndefinedBehaviorSanitizer. A case
-is rejected, or accepted and (if it is small enough) run. The fuzzing stops with exit code 1 and the number of the case
-after a crash, a case that takes more than 2 seconds, a process with more than 512 MiB, or an output that depends on
-operator fusion.
+The tool builds native/fuzz.cpp with the sources of the engine under AddressSanitizer and UndefinedBehaviorSanitizer.
+The engine rejects a case, or accepts it and runs it if it is small enough. The fuzzing stops with exit code 1 and the
+number of the case after one of these events: a crash, a case that takes more than 2 seconds, a process with more than
+512 MiB, or an output that changes with operator fusion.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ from tests.deploy.engine.small_models import (
 from tools.native.build import build_program, find_compiler
 
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-SPARE_BYTES = 512  # spaces after the graph, so that it can grow without moving the tensors
+SPARE_BYTES = 512  # number of spaces after the graph, so that the graph can grow without moving the tensors
 CASES_PER_PROCESS = 20_000
 
 
 def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
-    """Yield models of a few kilobytes with every operator, next to the operators that the engine fuses with it."""
+    """Yield models of a few kilobytes.
+
+    Together they have every operator, next to operators that the engine fuses with it.
+    """
     rng = np.random.default_rng(seed)
     three = make_window((3, 3), (1, 1), (1, 1, 1, 1))
-    for sign in (-1, 0, 1):  # sign comparisons, with each kind of padding
+    for sign in (-1, 0, 1):  # comparisons with a threshold, with each kind of padding
         first = draw_attributes(rng, "bconv", 3, 9, three) | {"pad_sign": sign}
         second = draw_attributes(rng, "bconv", 9, 4, three | {"stride": (2, 2)}) | {"pad_sign": sign}
         yield (
@@ -112,7 +115,7 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
     deep = draw_attributes(rng, "bconv", 64, 1, three) | {"weight": weight}
     yield "deep", _append_mean((3, 3, 64), ("bconv", (0,), deep))
     yield "every op", make_model_with_every_op(rng)
-    for i in range(24):  # random windows and channel counts
+    for i in range(24):  # random window sizes and numbers of channels
         op, c = ("bconv", "conv", "wconv", "bconv")[i % 4], int(rng.choice([1, 3, 4, 8, 24, 65]))
         slide = draw_window(rng, c)
         out = slide["groups"] * int(rng.choice([1, 3] if c > 8 else [1, 3, 9]))
@@ -128,7 +131,7 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
 
 
 def _append_mean(shape: tuple[int, int, int], *rows: tuple[str, tuple[int, ...], dict[str, Any]]) -> BnnModel:
-    """Append a mean to nodes, so that the image size is free."""
+    """Append a mean operator to the nodes, so that the image size is not fixed."""
     nodes = [Node(op, f"{op} {i}", inputs, keys) for i, (op, inputs, keys) in enumerate(rows)]
     return make_model(shape, *nodes, Node("mean", "mean", (len(nodes),), {}))
 
@@ -149,14 +152,14 @@ def pad_graph(data: bytes, spare: int = SPARE_BYTES) -> bytes:
 
 
 def write_models(folder: Path) -> None:
-    """Write the model files that cases modify."""
+    """Write the model files that the cases modify."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in make_small_models():
         (folder / f"{name}.bnn").write_bytes(pad_graph(to_bytes(model)))
 
 
 def run_cases(program: Path, models: Path, seed: int, first: int, count: int, *extra_arguments: str) -> dict[str, Any]:
-    """Run cases in a process and return its counts. Raise RunFailed with its stderr if it fails."""
+    """Run cases in a process and return their counts. If the process fails, raise RunFailed with its stderr."""
     command = [
         str(program),
         str(models),
@@ -175,7 +178,7 @@ def run_cases(program: Path, models: Path, seed: int, first: int, count: int, *e
 
 
 def merge_results(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sum the counts of all processes. Times and memory are maxima."""
+    """Return the sums of the counts of all processes. Times and memory are maxima."""
     reasons: Counter[str] = Counter()
     for part in parts:
         reasons.update(part["reasons"])

@@ -1,4 +1,4 @@
-"""Check that threads can share a model: run them under ThreadSanitizer and compare the output bits.
+"""Check that several threads can share a model: run them under ThreadSanitizer and compare the bits of their outputs.
 
     python -m tools.native.thread_sanitizer [--threads 8] [--calls 1000] [--record FILE]
 
@@ -34,9 +34,12 @@ SANITIZER_ENVIRONMENT = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=
 
 
 def run_threads(program: Path, model: Path, threads: int, calls: int) -> dict[str, Any]:
-    """Run the threads and return the counts. Raise RunFailed with the report if a race or difference is found."""
+    """Run the threads and return the counts.
+
+    If a data race or a difference is found, raise RunFailed with the report.
+    """
     command = [str(program), str(model), str(threads), str(calls)]
-    if shutil.which("setarch"):  # disables address randomization, which the sanitizer does not support fully
+    if shutil.which("setarch"):  # this disables address randomization, which the sanitizer does not fully support
         command = ["setarch", platform.machine(), "-R", *command]
     process = subprocess.run(
         command, env={**os.environ, **SANITIZER_ENVIRONMENT}, capture_output=True, text=True, check=False

@@ -28,37 +28,37 @@ EXPORTED_FUNCTIONS = (
     "node_kernel",
     "run",
     "run_pixels",
-)  # of the C interface
+)  # exported functions of the C interface
 COMPILER_FLAGS = (
     "--target=wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-std=c++17", "-O3", "-fno-exceptions",
     "-ffp-contract=off", "-fvisibility=hidden", "-Wl,--strip-all", "-Wl,--export=malloc", "-Wl,--export=free",
 )  # fmt: skip
 WASI_LIBRARIES = ("/usr/lib/wasm32-wasi/libc.a", "/usr/lib/wasm32-wasi/libc++.a")  # paths on Debian
 
-DEBIAN_PACKAGES = "clang lld wasi-libc libc++-dev-wasm32 libclang-rt-dev-wasm32"  # its packages
+DEBIAN_PACKAGES = "clang lld wasi-libc libc++-dev-wasm32 libclang-rt-dev-wasm32"  # Debian packages that a build needs
 
 
 def find_missing_tools() -> str:
-    """Return the missing requirements of a build as text, empty if there are none."""
+    """Return the tools that a build needs and that are missing, as text. If none is missing, the text is empty."""
     programs = [name for name in ("clang++", "wasm-ld") if shutil.which(name) is None]
     return ", ".join([*programs, *(path for path in WASI_LIBRARIES if not Path(path).exists())])
 
 
 def check_tools() -> None:
-    """Raise RunFailed if a requirement of a build is missing."""
+    """Raise RunFailed if a tool that a build needs is missing."""
     if missing := find_missing_tools():
         needs = f"clang, lld and the C and C++ libraries of WASI (Debian: {DEBIAN_PACKAGES})"
         raise RunFailed(f"the WebAssembly engine cannot be built: {missing} is missing; it needs {needs}")
 
 
 def list_engine_sources() -> list[str]:
-    """Return the engine's source files listed in CMakeLists.txt."""
+    """Return the source files of the engine, as listed in CMakeLists.txt."""
     match = re.search(r"set\(PARTS ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())
     return [str(ROOT / "native" / f"{part}.cpp") for part in (match[1].split() if match else ())]
 
 
 def build_engine(target: Path) -> None:
-    """Compile the engine to WebAssembly. The file is created atomically."""
+    """Compile the engine to WebAssembly. The output file is written atomically."""
     check_tools()
     sources = list_engine_sources()
     exports = [f"-Wl,--export=lcrbnn_{name}" for name in EXPORTED_FUNCTIONS]
@@ -73,7 +73,7 @@ def build_engine(target: Path) -> None:
 
 
 def build_page(folder: Path, model: bytes | None = None) -> None:
-    """Write the page, its script, the engine and optionally a network (model.bnn) into a folder."""
+    """Write the page, its script, the engine and, if there is one, a network (model.bnn) into a folder."""
     check_tools()
     folder.mkdir(parents=True, exist_ok=True)
     build_engine(folder / "engine.wasm")

@@ -1,4 +1,4 @@
-"""AUGMENTATIONS and normalisation as batched tensor code, on the device of the images."""
+"""AUGMENTATIONS and normalisation. Both work on whole batches of tensors, on the device of the images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lcrbnn.data.loading.image_operations import (
 from lcrbnn.data.loading.random_resized_crop import NUM_RESIZED_CROP_NUMBERS, random_resized_crop
 from lcrbnn.device import make_generator
 
-CROP_PADDING = 4  # black pixels on each side
+CROP_PADDING = 4  # width of the black border that is added on each side before the crop, in pixels
 
 
 class AugmentationDraws(NamedTuple):
@@ -36,7 +36,7 @@ class AugmentationDraws(NamedTuple):
     random_numbers: Tensor
 
     def take(self, positions: Tensor | slice) -> AugmentationDraws:
-        """Return the draws at these positions."""
+        """Return the draws of the images at these positions."""
         return AugmentationDraws(*(tensor[positions] for tensor in self))
 
     def to(self, device: torch.device) -> AugmentationDraws:
@@ -52,7 +52,7 @@ class AugmentationDraws(NamedTuple):
 
 
 def draw_augmentation(seed: int, epoch: int, count: int, num_random_numbers: int = 0) -> AugmentationDraws:
-    """Return the draws of an epoch for `count` positions in its order."""
+    """Return the random draws of an epoch, for `count` positions in its order of images."""
     generator = make_generator(seed, "augment", epoch)
     offsets = torch.randint(0, 2 * CROP_PADDING + 1, (2, count), generator=generator)
     is_mirrored = torch.randint(0, 2, (count,), generator=generator).bool()
@@ -61,7 +61,10 @@ def draw_augmentation(seed: int, epoch: int, count: int, num_random_numbers: int
 
 
 def crop_flip(images: Tensor, draws: AugmentationDraws) -> Tensor:
-    """Pad images (n, c, h, w) of any type with black, crop them to (n, c, h, w), and mirror some of them."""
+    """Return images (n, c, h, w) that are padded with black, then cropped to their original size.
+
+    Some are also mirrored.
+    """
     n, c, h, w = images.shape
     padded = F.pad(images, (CROP_PADDING, CROP_PADDING, CROP_PADDING, CROP_PADDING))
     columns = torch.arange(w, device=images.device)
@@ -73,17 +76,23 @@ def crop_flip(images: Tensor, draws: AugmentationDraws) -> Tensor:
 
 
 def normalize(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return images (n, c, h, w), uint8 or float32, times scale plus shift per channel, as float32."""
+    """Return images (n, c, h, w) as float32, with each channel multiplied by its scale and shifted.
+
+    The input is uint8 or float32.
+    """
     return torch.addcmul(shift, images.float(), scale)
 
 
 class Augmentation(NamedTuple):
-    """Function from images (n, c, h, w) to (num_views * n, c, h, w), and the random numbers that it needs per image."""
+    """A function that augments images, and how many random numbers it needs per image.
+
+    It maps (n, c, h, w) to (num_views * n, c, h, w).
+    """
 
     apply: Callable[[Tensor, AugmentationDraws], Tensor]
     num_random_numbers: int = 0
-    required_levels: int | None = None  # number of pixel values of the images; None = any
-    num_views: int = 1  # the output has the first views of all images first
+    required_levels: int | None = None  # required number of levels per pixel value (256 for uint8); None = any number
+    num_views: int = 1  # number of augmented versions per image; the output has the first versions of all images first
 
 
 def _after_crop_flip(operation: Callable[[Tensor, Tensor], Tensor], num_random_numbers: int) -> Augmentation:
@@ -103,7 +112,8 @@ def _make_augmix_views(images: Tensor, draws: AugmentationDraws) -> Tensor:
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": Augmentation(lambda images, draws: images),
     "crop-flip": Augmentation(crop_flip),
-    "random-resized-crop": Augmentation(lambda images, draws: images),  # the data-loading workers crop and mirror
+    # cropping and mirroring are done by the data-loading workers
+    "random-resized-crop": Augmentation(lambda images, draws: images),
     "random-resized-crop-on-device": Augmentation(
         lambda images, draws: random_resized_crop(images, draws.random_numbers, draws.is_mirrored),
         NUM_RESIZED_CROP_NUMBERS,
@@ -113,5 +123,5 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "augmix": _after_crop_flip(augmix, NUM_AUGMIX_NUMBERS),
     "augmix-views": Augmentation(_make_augmix_views, 2 * NUM_AUGMIX_NUMBERS, 256, num_views=3),
 }
-# Augmentations that need the whole image file, so that the data-loading workers apply them.
+# These augmentations crop from the full-size image file. So the data-loading workers apply them.
 CROPPED_ON_READ = ("random-resized-crop",)

@@ -1,4 +1,4 @@
-"""Batches of a split: their order and augmentation, and batches of a split in the memory of the device."""
+"""Batches of a split: their order and augmentation. `InMemoryBatches` holds all images in the memory of the device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from lcrbnn.data.split import Split
 from lcrbnn.device import make_generator
 from lcrbnn.errors import InputError
 
-MAX_EVALUATION_BATCH_SIZE = 1000  # images
-MAX_EVALUATION_BATCH_PIXELS = 16_000_000  # batches of large images are smaller
+MAX_EVALUATION_BATCH_SIZE = 1000  # number of images in an evaluation batch
+# pixels per evaluation batch, so that batches of large images have fewer images
+MAX_EVALUATION_BATCH_PIXELS = 16_000_000
 
 
 class Batch(NamedTuple):
-    """Images of one step (with several views, the first views first), their labels, and their rows in the split."""
+    """The images of one training step, their labels, and their row numbers in the split.
+
+    Several views are in order of view.
+    """
 
     images: Tensor
     labels: Tensor
@@ -29,25 +33,25 @@ class Batch(NamedTuple):
 
 
 def slice_part(start: int, stop: int, part: int, num_parts: int) -> slice:
-    """Return part number `part` of `num_parts` contiguous parts of start...stop, whose sizes differ by at most one."""
+    """Return part number `part` when start...stop is cut into `num_parts` contiguous parts of nearly equal size."""
     n = stop - start
     return slice(start + n * part // num_parts, start + n * (part + 1) // num_parts)
 
 
 class BatchSource(ABC):
-    """Batches of one split on a device, in an order that depends only on seed and epoch.
+    """Base class of batches of one split on a device. The order of the images depends only on seed and epoch.
 
-    The augmentation of an image depends only on its position in the order. So an epoch can be resumed at any step.
-    With several processes, each process (`rank` of `world_size`) gets a contiguous part of each batch. The parts in the
-    order of the ranks form the batch.
+    The augmentation of an image depends only on its position in that order. So an epoch can be resumed at any step.
+    With several processes, each process (`rank` of `world_size`) gets a contiguous part of each batch. The parts in
+    order of rank form the batch.
     """
 
-    is_streamed = False  # True if images are read from files during the run
+    is_streamed = False  # whether images are read from files during the run
 
     def __init__(
         self, labels: np.ndarray, dataset: DataSet, device: torch.device, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Store the labels, and the scale and shift that normalise pixels."""
+        """Store the labels, and the scale and shift that normalise the pixels."""
         self.dataset, self.rank, self.world_size = dataset, rank, world_size
         self.labels = torch.from_numpy(labels).to(device)
         mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
@@ -62,13 +66,14 @@ class BatchSource(ABC):
 
     @property
     def loading_time_s(self) -> float:
-        """Total time for which training waited for images, in seconds."""
+        """Return the total time in seconds for which training waited for images."""
         return 0.0
 
     def count_steps(self, batch_size: int, drop_last: bool, gradient_accumulation_steps: int = 1) -> int:
         """Return the number of steps per epoch.
 
-        Raise InputError if a forward pass would have fewer than two images, which batch normalization cannot use.
+        Raise InputError if a forward pass would have fewer than two images, because batch normalization needs at least
+        two.
         """
         num_full_batches, last_batch_size = divmod(len(self), batch_size)
         num_parts = self.world_size * gradient_accumulation_steps
@@ -93,9 +98,9 @@ class BatchSource(ABC):
         return num_steps
 
     def find_augmentation(self, name: str) -> Augmentation:
-        """Return the augmentation of this name, where "standard" is that of the data set.
+        """Return the augmentation with this name. The name "standard" means the augmentation of the data set.
 
-        Raise InputError if it needs images with another number of pixel values.
+        Raise InputError if the augmentation needs images with another number of levels per pixel value.
         """
         augmentation = AUGMENTATIONS[self.default_augmentation if name == "standard" else name]
         if augmentation.required_levels not in (None, self.pixel_levels):
@@ -106,18 +111,24 @@ class BatchSource(ABC):
         return augmentation
 
     def shuffle_rows(self, seed: int, epoch: int) -> Tensor:
-        """Return the rows of the split in the order of an epoch, on the CPU."""
+        """Return the row numbers of the split in the random order of an epoch, on the CPU."""
         return torch.randperm(len(self), generator=make_generator(seed, "order", epoch))
 
     @abstractmethod
     def train_batches(
         self, seed: int, epoch: int, batch_size: int, augmentation: str, first_step: int, num_steps: int
     ) -> Iterator[Batch]:
-        """Yield the augmented, normalised batches of an epoch with `num_steps` steps, from `first_step` on."""
+        """Yield the augmented, normalised batches of an epoch.
+
+        The epoch has `num_steps` steps and starts at `first_step`.
+        """
 
     @abstractmethod
     def raw_batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Yield all images in the order of the split as uint8, or every world_size-th batch from number `rank` on."""
+        """Yield all images in the order of the split as uint8.
+
+        With several processes, yield every world_size-th batch from `rank` on.
+        """
 
     @abstractmethod
     def read_images(self, rows: Tensor) -> Tensor:
@@ -133,7 +144,10 @@ class BatchSource(ABC):
         return Batch(self.read_images(rows), self.labels[rows], rows)
 
     def evaluation_batches(self, batch_size: int | None = None, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Yield the batches of `raw_batches` normalised. The default batch size depends on the image size."""
+        """Yield the batches of `raw_batches` with normalised pixels.
+
+        The default batch size depends on the image size.
+        """
         if batch_size is None:
             batch_size = choose_evaluation_batch_size(self.dataset.image_size)
         for batch in self.raw_batches(batch_size, rank, world_size):
@@ -141,12 +155,12 @@ class BatchSource(ABC):
 
 
 def choose_evaluation_batch_size(image_size: int) -> int:
-    """Return the batch size of evaluation for images of this size."""
+    """Return the batch size for evaluating images of this size."""
     return max(1, min(MAX_EVALUATION_BATCH_SIZE, MAX_EVALUATION_BATCH_PIXELS // image_size**2))
 
 
 class InMemoryBatches(BatchSource):
-    """Batches of a split whose images are in the memory of the device."""
+    """Batches of a split whose images are all in the memory of the device."""
 
     def __init__(
         self, split: Split, dataset: DataSet, device: torch.device, rank: int = 0, world_size: int = 1
@@ -158,7 +172,10 @@ class InMemoryBatches(BatchSource):
     def train_batches(
         self, seed: int, epoch: int, batch_size: int, augmentation: str, first_step: int, num_steps: int
     ) -> Iterator[Batch]:
-        """Yield the augmented, normalised batches of an epoch with `num_steps` steps, from `first_step` on."""
+        """Yield the augmented, normalised batches of an epoch.
+
+        The epoch has `num_steps` steps and starts at `first_step`.
+        """
         order = self.shuffle_rows(seed, epoch).to(self.images.device)
         operation = self.find_augmentation(augmentation)
         draws = draw_augmentation(seed, epoch, len(self), operation.num_random_numbers).to(self.images.device)
@@ -170,7 +187,10 @@ class InMemoryBatches(BatchSource):
             yield Batch(normalize(images, self.scale, self.shift), self.labels[rows], rows)
 
     def raw_batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Yield all images in the order of the split as uint8, or every world_size-th batch from number `rank` on."""
+        """Yield all images in the order of the split as uint8.
+
+        With several processes, yield every world_size-th batch from `rank` on.
+        """
         for start in range(rank * batch_size, len(self), batch_size * world_size):
             rows = torch.arange(start, min(start + batch_size, len(self)), device=self.images.device)
             yield Batch(self.images[rows], self.labels[rows], rows)

@@ -1,4 +1,4 @@
-"""Copy batches from the shared memory of the workers to a device while the device computes the previous step."""
+"""Copy batches from the shared memory of the workers to a device. On a GPU, the previous step is computed meanwhile."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from torch import Tensor
 from lcrbnn.data.loading.worker_pool import BatchJob, BatchRequest, WorkerPool
 from lcrbnn.errors import InputError
 
-MAX_STEPS_AHEAD = 2  # steps that a GPU may have queued when the next batch is copied
+MAX_STEPS_AHEAD = 2  # maximum number of steps that are queued on a GPU when the next batch is copied
 
 
 class DevicePrefetcher:
-    """Batches of a worker pool as uint8 tensors (n, 3, h, w) on a device.
+    """Yields the batches of a worker pool as uint8 tensors (n, 3, h, w) on a device.
 
-    `waiting_time_s` is the time for which the device was idle because a batch was not ready. On a GPU it is measured
-    with CUDA events, from the end of the queued work to the arrival of the batch.
+    `waiting_time_s` is the time in seconds for which the device was idle because a batch was not ready. On a GPU, CUDA
+    events measure it, from the end of the queued work to the arrival of the batch.
     """
 
     def __init__(self, pool: WorkerPool, device: torch.device) -> None:
         """Store the pool and the device. The workers start with the first batch."""
         self.pool, self.device, self.waiting_time_s = pool, device, 0.0
         self._copy_stream: Any = None  # CUDA stream for the copies
-        self._pinned_address: int | None = None  # address of the shared memory, if it is page-locked for the GPU
-        self._step_events: deque[Any] = deque()  # one CUDA event per queued step
-        # Events before and after a wait for a batch that the GPU has not reached yet. Asking for the time between them
-        # earlier would stall the GPU.
+        # address of the shared memory if it is page-locked for the GPU, else None
+        self._pinned_address: int | None = None
+        self._step_events: deque[Any] = deque()  # one CUDA event per queued step, recorded after the step
+        # Pairs of events, one before and one after a wait for a batch. The GPU has not reached them yet. Reading the
+        # time between them now would stall the GPU.
         self._pending_waits: deque[tuple[Any, Any]] = deque()
-        self._copies_in_flight: deque[tuple[Any, BatchJob]] = deque()  # their slots of the pool are still in use
+        # batches whose copies may still be running, so their slots of the pool are still in use
+        self._copies_in_flight: deque[tuple[Any, BatchJob]] = deque()
 
     def load_batches(self, requests: Iterable[BatchRequest]) -> Iterator[Tensor]:
-        """Return the batches in the order of the requests. A broken image raises InputError."""
-        jobs = self.pool.read_batches(requests)  # reading starts here, before the first batch is used
+        """Return the batches in the order of the requests. Raise InputError at a broken image."""
+        # The workers start to read here, before the caller uses the first batch.
+        jobs = self.pool.read_batches(requests)
         return self._transfer_batches(jobs)
 
     def close(self) -> None:
@@ -77,7 +80,7 @@ class DevicePrefetcher:
             self._wait_for_copies()
 
     def _limit_steps_ahead(self) -> Any:
-        """Wait until at most MAX_STEPS_AHEAD steps are queued on the GPU. Return the event after the last step."""
+        """Wait until at most MAX_STEPS_AHEAD steps are queued on the GPU. Return the event after the last of them."""
         if self.device.type != "cuda":
             return None
         event = self._record_event()
@@ -87,13 +90,13 @@ class DevicePrefetcher:
         return event
 
     def _record_event(self) -> Any:
-        """Return a CUDA event after all queued work, which records the time at which the GPU reaches it."""
+        """Return a new CUDA event. The GPU records its time after all work that is queued now."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def _count_waiting_time(self, previous_step: Any, seconds: float) -> None:
-        """Add the idle time of the device, as far as the GPU has reached the events that measure it."""
+        """Add the idle time of the device to the total. Only events that the GPU has already reached are counted."""
         if previous_step is None:
             self.waiting_time_s += seconds
             return
@@ -111,8 +114,8 @@ class DevicePrefetcher:
         return images
 
     def _copy_to_gpu(self, job: BatchJob) -> Tensor:
-        # The copy runs in its own stream, parallel to the computation. The compute stream waits for the copy, and
-        # record_stream keeps the memory of the batch from being reused before the computation has used it.
+        # The copy runs in its own stream, in parallel with the computation. The compute stream waits for the copy.
+        # record_stream prevents the memory of the batch from being reused before the computation has used it.
         compute_stream = torch.cuda.current_stream()
         if self._copy_stream is None:
             self._copy_stream, self._pinned_address = torch.cuda.Stream(), _pin_memory(self.pool.shared_images)
@@ -127,7 +130,8 @@ class DevicePrefetcher:
         compute_stream.wait_event(copy_event)
         device_images.record_stream(compute_stream)
         self._copies_in_flight.append((copy_event, job))
-        # Release the slots of finished copies. Wait for the oldest copy if MAX_STEPS_AHEAD slots are in use.
+        # Release the pool slots whose copies have finished. If MAX_STEPS_AHEAD slots are still in use, wait for the
+        # oldest copy.
         while self._copies_in_flight:
             event, copied_job = self._copies_in_flight[0]
             if len(self._copies_in_flight) < MAX_STEPS_AHEAD and not event.query():
@@ -138,7 +142,7 @@ class DevicePrefetcher:
         return device_images.permute(0, 3, 1, 2).contiguous()
 
     def _wait_for_copies(self) -> None:
-        """Wait until all copies have ended, and count the remaining idle time."""
+        """Wait until all copies have ended, then add the remaining idle time."""
         while self._copies_in_flight:
             event, job = self._copies_in_flight.popleft()
             event.synchronize()
@@ -157,7 +161,10 @@ def describe_broken_image(job: BatchJob) -> str:
 
 
 def _pin_memory(memory: np.ndarray | None) -> int | None:
-    """Page-lock memory so that a GPU can copy from it asynchronously. Return its address, or None if that fails."""
+    """Page-lock memory so that a GPU can copy from it asynchronously.
+
+    Return its address, or None if page-locking fails.
+    """
     assert memory is not None
     address = memory.ctypes.data
     return address if int(torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)) == 0 else None

@@ -1,4 +1,4 @@
-"""AugMix, RandAugment and cutout as batched tensor code, with different operations per image of a batch."""
+"""AugMix, RandAugment and cutout for batches of tensors. Each image of a batch can get different operations."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-LEVELS = 256  # pixel values
+LEVELS = 256  # number of levels of a uint8 pixel
 MAX_STRENGTH = 10.0
-# Values at MAX_STRENGTH (translation as a fraction of the side), but bits that posterize keeps at strength 0.
+# The value of each operation at the strength MAX_STRENGTH. A translation is a fraction of the image side. The value of
+# posterize is different: it is the number of bits that are kept at strength 0.
 MAX_ROTATION_DEGREES, MAX_SHEAR_SLOPE, MAX_TRANSLATION_FRACTION, MAX_POSTERIZE_BITS = 30.0, 0.3, 1 / 3, 4
 
 
 def apply_affine_maps(images: Tensor, maps: Tensor) -> Tensor:
-    """Return uint8 images (n, c, h, w) warped by 2 x 3 affine maps (n, 6) from output to input coordinates.
+    """Return uint8 images (n, c, h, w) warped by affine maps (n, 6).
 
-    Pixel centres are at half-integer coordinates. Values between pixels are bilinear, constant in the outermost half
-    pixel, and black outside of the image.
+    A map converts output to input coordinates (2 x 3 matrix). Pixel centres are at half-integer coordinates. Values
+    between pixel centres are interpolated bilinearly. They are constant in the outermost half pixel and black outside
+    the image.
     """
     h, w = images.shape[2:]
     y = (torch.arange(h, device=images.device) + 0.5)[:, None]
@@ -42,7 +44,7 @@ def apply_affine_maps(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def apply_color_tables(images: Tensor, tables: Tensor) -> Tensor:
-    """Replace each value of uint8 images (n, c, h, w) by its entry in the table of its channel, (n, c, 256)."""
+    """Return uint8 images (n, c, h, w) with each value replaced by its entry in its channel's table, (n, c, 256)."""
     return tables.to(torch.uint8).gather(2, images.flatten(2).long()).view_as(images)
 
 
@@ -69,7 +71,7 @@ def make_equalize_tables(images: Tensor) -> Tensor:
 
 
 def make_posterize_tables(images: Tensor, strength: Tensor) -> Tensor:
-    """Return tables that keep the highest bits: 4 at the smallest strength, 1 near the largest."""
+    """Return tables that keep only the highest bits of a value: 4 bits at the smallest strength, 1 near the largest."""
     v = torch.arange(LEVELS, device=images.device)
     num_dropped_bits = 8 - MAX_POSTERIZE_BITS + (strength * MAX_POSTERIZE_BITS / MAX_STRENGTH).long()
     unit = torch.ones_like(num_dropped_bits) << num_dropped_bits
@@ -77,7 +79,7 @@ def make_posterize_tables(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def make_solarize_tables(images: Tensor, strength: Tensor) -> Tensor:
-    """Return tables that invert the values from a threshold on, which decreases with the strength."""
+    """Return tables that invert all values above a threshold. The threshold decreases with the strength."""
     v = torch.arange(LEVELS, device=images.device)
     threshold = LEVELS - (strength * LEVELS / MAX_STRENGTH).long()
     return torch.where(v < threshold[:, None], v, LEVELS - 1 - v)[:, None].expand(-1, images.shape[1], -1)
@@ -86,7 +88,7 @@ def make_solarize_tables(images: Tensor, strength: Tensor) -> Tensor:
 def _make_rotation_map(strength: Tensor, h: int, w: int) -> list[Tensor]:
     angle = torch.trunc(strength * MAX_ROTATION_DEGREES / MAX_STRENGTH) * (math.pi / 180)
     sin, cos = angle.sin(), angle.cos()
-    x, y = w / 2, h / 2  # centre of the rotation
+    x, y = w / 2, h / 2  # the image is rotated about its centre
     return [cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y]
 
 
@@ -94,8 +96,8 @@ def _translate(strength: Tensor, side: int) -> Tensor:
     return torch.trunc(strength * MAX_TRANSLATION_FRACTION * side / MAX_STRENGTH)
 
 
-# Functions of signed strength, height and width that return the six coefficients of the affine map. Translations are
-# whole pixels and rotations whole degrees, as in the published code of AugMix.
+# Functions that return the six coefficients of an affine map for a signed strength, a height and a width. Translations
+# are whole pixels and rotations are whole degrees, as in the published code of AugMix.
 AFFINE_MAPS: dict[str, Callable[[Tensor, int, int], list]] = {
     "rotate": _make_rotation_map,
     "shear-x": lambda s, h, w: [1.0, s * MAX_SHEAR_SLOPE / MAX_STRENGTH, 0.0, 0.0, 1.0, 0.0],
@@ -103,7 +105,7 @@ AFFINE_MAPS: dict[str, Callable[[Tensor, int, int], list]] = {
     "translate-x": lambda s, h, w: [1.0, 0.0, _translate(s, w), 0.0, 1.0, 0.0],
     "translate-y": lambda s, h, w: [1.0, 0.0, 0.0, 0.0, 1.0, _translate(s, h)],
 }
-# Functions of images and strength that return the colour tables.
+# Functions that return the color tables for images and strengths.
 COLOR_TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "autocontrast": lambda images, s: make_autocontrast_tables(images),
     "equalize": lambda images, s: make_equalize_tables(images),
@@ -114,10 +116,10 @@ OPERATIONS = ("identity", *AFFINE_MAPS, *COLOR_TABLES)
 
 
 def apply_operations(images: Tensor, operation_numbers: Tensor, strength: Tensor, is_negative: Tensor) -> Tensor:
-    """Apply operation number operation_numbers[i] of OPERATIONS to image i of uint8 images (n, c, h, w).
+    """Apply to image i the operation number operation_numbers[i] of OPERATIONS. Images are uint8 (n, c, h, w).
 
-    The sign of the strength matters only for affine maps. Every operation is computed for every image and the right
-    one is selected, so nothing synchronizes with the device and a CUDA graph can capture it.
+    The sign of the strength matters only for affine maps. Every operation is computed for every image, and the right
+    result is selected. So the function never waits for the device, and a CUDA graph can capture it.
     """
     n, c, h, w = images.shape
     signed_strength = torch.where(is_negative, -strength, strength)
@@ -135,21 +137,22 @@ def apply_operations(images: Tensor, operation_numbers: Tensor, strength: Tensor
 
 AUGMIX_CHAINS, MAX_CHAIN_OPERATIONS = 3, 3
 AUGMIX_MIN_STRENGTH, AUGMIX_MAX_STRENGTH = 0.1, 3.0
-NUMBERS_PER_OPERATION = 3  # random numbers: operation, strength, sign
+NUMBERS_PER_OPERATION = 3  # random numbers per operation: which operation, its strength, its sign
 NUM_AUGMIX_NUMBERS = 1 + AUGMIX_CHAINS * (2 + NUMBERS_PER_OPERATION * MAX_CHAIN_OPERATIONS)
 NUM_RANDAUGMENT_NUMBERS = 2 * NUMBERS_PER_OPERATION
 NUM_CUTOUT_NUMBERS = 3
 
 
 def augmix(images: Tensor, random_numbers: Tensor) -> Tensor:
-    """Return AugMix (Hendrycks et al. 2020) of uint8 images (n, c, h, w), as float32 without rounding.
+    """Return the AugMix version (Hendrycks et al. 2020) of uint8 images (n, c, h, w), as float32 without rounding.
 
-    Three chains of 1 to 3 operations are averaged, and the average is mixed with the image. The weights of the chains
-    follow the Dirichlet(1, 1, 1) distribution and the weight of the average the Beta(1, 1) distribution, as in the
-    paper.
+    Three chains of 1 to 3 operations are applied to each image. The results are averaged, and the average is mixed with
+    the image. As in the paper, the weights of the chains follow the Dirichlet(1, 1, 1) distribution, and the weight of
+    the average follows the Beta(1, 1) distribution.
     """
     mixture_weight, chain_numbers = random_numbers[:, 0], random_numbers[:, 1:].unflatten(1, (AUGMIX_CHAINS, -1))
-    chain_weights = -torch.log1p(-chain_numbers[..., 0])  # exponential variables divided by their sum are Dirichlet(1)
+    # exponential random numbers divided by their sum have a Dirichlet(1) distribution
+    chain_weights = -torch.log1p(-chain_numbers[..., 0])
     chain_weights = chain_weights / chain_weights.sum(1, keepdim=True).clamp_min(1e-12)
     depths = 1 + (chain_numbers[..., 1] * MAX_CHAIN_OPERATIONS).long()
     chains = images[:, None].expand(-1, AUGMIX_CHAINS, -1, -1, -1).flatten(0, 1)
@@ -165,7 +168,7 @@ def augmix(images: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def rand_augment(images: Tensor, random_numbers: Tensor) -> Tensor:
-    """Apply two random operations of random strength to each image (RandAugment, Cubuk et al. 2020)."""
+    """Return images after two random operations of random strength (RandAugment, Cubuk et al. 2020)."""
     for choice in random_numbers.unflatten(1, (-1, NUMBERS_PER_OPERATION)).unbind(1):
         kind, strength, sign = choice.unbind(1)
         images = apply_operations(images, (kind * len(OPERATIONS)).long(), MAX_STRENGTH * strength, sign >= 0.5)
@@ -173,7 +176,10 @@ def rand_augment(images: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def cutout(images: Tensor, random_numbers: Tensor) -> Tensor:
-    """Set a square of half the side around a random pixel to black (Cutout, DeVries and Taylor 2017)."""
+    """Return images with a black square around a random pixel.
+
+    Its side is half that of the image (Cutout, DeVries and Taylor 2017).
+    """
     h, w = images.shape[2:]
     is_active, center_y, center_x = random_numbers.unbind(1)
     rows, columns = (torch.arange(side, device=images.device) for side in (h, w))

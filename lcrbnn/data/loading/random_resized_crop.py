@@ -1,7 +1,7 @@
-"""RandomResizedCrop as batched tensor code, for square images on a device.
+"""RandomResizedCrop for batches of square images on a device.
 
-The distribution of the crops is that of `lcrbnn.data.image_files.crop_boxes`. Only the meaning of the random numbers
-differs: with zeros, the crop is the whole image.
+The crops have the same distribution as in `lcrbnn.data.image_files.crop_boxes`. Only the meaning of the random numbers
+differs: if all of them are zero, the crop is the whole image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NUM_RESIZED_CROP_NUMBERS = 4 * MAX_CROP_TRIES
 
 
 class CropBoxes(NamedTuple):
-    """A rectangle per image, in whole pixels, (n,) each."""
+    """One rectangle per image in whole pixels. Each field has shape (n,)."""
 
     left: Tensor
     top: Tensor
@@ -27,14 +27,15 @@ class CropBoxes(NamedTuple):
 
 
 def compute_crop_boxes(random_numbers: Tensor, image_size: int) -> CropBoxes:
-    """Return the crops of square images for random numbers (n, NUM_RESIZED_CROP_NUMBERS) in [0, 1).
+    """Return one crop box per square image for random numbers (n, NUM_RESIZED_CROP_NUMBERS) in [0, 1).
 
-    The first try that fits into the image is used. If none fits, the crop is the whole image. The computation uses
-    float64, so that all devices round the sides of a crop in the same way.
+    Several boxes are tried, and the first one that fits into the image is used. If none fits, the crop is the whole
+    image. The computation uses float64, so that all devices round the sides of a crop in the same way.
     """
     area, shape, across, down = random_numbers.double().unflatten(1, (MAX_CROP_TRIES, 4)).unbind(2)
     crop_area = image_size**2 * (CROP_AREA_RANGE[1] - (CROP_AREA_RANGE[1] - CROP_AREA_RANGE[0]) * area)
-    # The shift by 0.5 maps the number 0 to the ratio 1. The range of ratios is symmetric: 3/4 = 1 / (4/3).
+    # The shift by 0.5 maps the random number 0 to the aspect ratio 1. The range of ratios is symmetric: 3/4 = 1 /
+    # (4/3).
     ratio = torch.exp(math.log(ASPECT_RATIO_RANGE[1]) * (2 * ((shape + 0.5) % 1.0) - 1))
     width, height = (crop_area * ratio).sqrt().round(), (crop_area / ratio).sqrt().round()
     fits = (width <= image_size) & (height <= image_size) & (width > 0) & (height > 0)
@@ -52,7 +53,10 @@ def compute_crop_boxes(random_numbers: Tensor, image_size: int) -> CropBoxes:
 
 
 def random_resized_crop(images: Tensor, random_numbers: Tensor, is_mirrored: Tensor) -> Tensor:
-    """Crop uint8 images (n, c, side, side), resize the crops bilinearly to the same shape, and mirror some of them."""
+    """Return random crops of uint8 images (n, c, side, side), resized bilinearly to the same shape.
+
+    Some are mirrored.
+    """
     n, c, side, _ = images.shape
     box = compute_crop_boxes(random_numbers, side)
     left, right, fraction_x = _find_neighbours(box.left, box.width, side)
@@ -75,9 +79,9 @@ def random_resized_crop(images: Tensor, random_numbers: Tensor, is_mirrored: Ten
 
 
 def _find_neighbours(start: Tensor, size: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for `side` output pixels along one axis the two nearest input pixels, and the distance from the first.
+    """Return the two nearest input pixels for each of `side` output pixels of an axis, and the distance to the first.
 
-    A crop is never larger than the image, so bilinear interpolation needs no more than two pixels per axis.
+    A crop is never larger than the image. So bilinear interpolation needs only two pixels per axis.
     """
     last = (size - 1)[:, None]
     positions = (torch.arange(side, device=size.device) + 0.5) * (size / side)[:, None] - 0.5

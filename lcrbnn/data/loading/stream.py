@@ -1,4 +1,4 @@
-"""Batches of a split that is read from image files during training. They are the same as those of InMemoryBatches."""
+"""Batches of a split that is read from image files during training. They equal those of InMemoryBatches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lcrbnn.device import derive_seed
 
 
 class RawBatch(NamedTuple):
-    """A batch before the augmentation on the device: uint8 images, labels, rows, and the random draws."""
+    """A batch before the augmentation on the device: uint8 images, labels, row numbers and random draws."""
 
     images: Tensor
     labels: Tensor
@@ -28,7 +28,7 @@ class RawBatch(NamedTuple):
 
 
 class StreamedBatches(BatchSource):
-    """Batches of indexed image files, which the workers of a DevicePrefetcher read."""
+    """Batches of indexed image files. The workers of a DevicePrefetcher read the files."""
 
     is_streamed = True
 
@@ -42,13 +42,13 @@ class StreamedBatches(BatchSource):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """Store the index and the prefetcher. Reading starts with the first batch."""
+        """Store the image index and the prefetcher. Reading starts with the first batch."""
         super().__init__(image_index.labels, dataset, device, rank, world_size)
         self.image_index, self.prefetcher = image_index, prefetcher
 
     @property
     def loading_time_s(self) -> float:
-        """Total time for which training waited for images, in seconds."""
+        """Return the total time in seconds for which training waited for images."""
         return self.prefetcher.waiting_time_s
 
     def raw_train_batches(
@@ -56,7 +56,7 @@ class StreamedBatches(BatchSource):
     ) -> Iterator[RawBatch]:
         """Return the batches of an epoch from `first_step` on, without the augmentation on the device.
 
-        Reading starts at the call, not at the first batch.
+        Reading starts when this function is called, not when the first batch is used.
         """
         augmentation_name = self.default_augmentation if augmentation == "standard" else augmentation
         order = self.shuffle_rows(seed, epoch)
@@ -82,8 +82,11 @@ class StreamedBatches(BatchSource):
         )
 
     def raw_batches(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Yield the centre crops of all images in the order of the split as uint8, or of every world_size-th batch."""
-        # A batch can be larger than the slots of the worker pool. Then it is read in chunks.
+        """Yield the centre crops of all images in the order of the split as uint8.
+
+        With several processes, yield a part of the batches.
+        """
+        # A batch can be larger than a slot of the worker pool. Then it is read in several chunks.
         chunk_size = min(batch_size, self.prefetcher.pool.max_batch_size)
         chunk_bounds = [
             (start, min(start + chunk_size, end))

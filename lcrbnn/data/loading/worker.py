@@ -1,4 +1,4 @@
-"""A data-loading worker process: decodes and crops images into shared memory."""
+"""A data-loading worker process. It decodes and crops images and writes them into shared memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lcrbnn.errors import RunFailed
 
 
 def center_crop_image(content: bytes, image_size: int, resize_ratio: float) -> np.ndarray:
-    """Decode an image, resize it and return its centre crop (image_size, image_size, 3)."""
+    """Return the centre crop (image_size, image_size, 3) of a decoded and resized image."""
     image = open_image(content)
     width, height = image.size
     resized_width, resized_height = compute_resized_size(width, height, image_size, resize_ratio)
@@ -45,7 +45,10 @@ def center_crop_image(content: bytes, image_size: int, resize_ratio: float) -> n
 
 
 def random_crop_image(content: bytes, image_size: int, crop_key: int, position: int) -> np.ndarray:
-    """Decode an image and return the random resized crop (image_size, image_size, 3) of this position in the epoch."""
+    """Return a random crop of an image, resized to (image_size, image_size, 3).
+
+    It depends on the image's position in the epoch.
+    """
     image = open_image(content)
     box, is_mirrored = random_crop_box(image.width, image.height, draw_crop_numbers(crop_key, position))
     reduction = set_draft_size(image, min(box.width, box.height) // image_size)
@@ -67,10 +70,10 @@ def _flip_left_right(pixels: np.ndarray) -> np.ndarray:
 def _resize_box_of_reduced(
     image: Any, region: tuple[float, float, float, float], reduction: int, image_size: int
 ) -> np.ndarray:
-    """Resize a region (left, top, width, height) of an image whose decoded size is `reduction` times smaller.
+    """Resize a region of an image that was decoded at 1 / `reduction` of its size.
 
-    Pillow does this, because the region begins and ends at fractions of a pixel of the reduced image. Its slower
-    resizing hardly matters here, where decoding takes most of the time.
+    The region is (left, top, width, height). Pillow does this, because the region begins and ends at fractions of a
+    pixel of the reduced image. Pillow resizes more slowly, but decoding takes most of the time here.
     """
     left, top, width, height = (number / reduction for number in region)
     return resize_box(decode_rgb(image), (left, top, width, height), image_size)
@@ -83,19 +86,21 @@ def _resize(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
     import torch
     import torch.nn.functional as F
 
-    source = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)  # copy, because Pillow's arrays are read-only
+    # this copy is needed because arrays from Pillow are read-only
+    source = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)
     resized = F.interpolate(source, (height, width), mode="bilinear", antialias=True, align_corners=False)
     return resized[0].permute(1, 2, 0).numpy()
 
 
 PARENT_POLL_INTERVAL_S = 1.0
-PR_SET_PDEATHSIG = 1  # option of Linux's prctl
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent ends
 
 
 class WorkChunk(NamedTuple):
-    """Images that a worker reads and writes into the shared memory, from row `first_row` on.
+    """Images that a worker reads. It writes them into the shared memory from row `first_row` on.
 
-    With `crop_key`, they are random crops drawn for `positions` in the epoch. Without it, they are centre crops.
+    If `crop_key` is set, the images are random crops that depend on `positions` in the epoch. Otherwise they are centre
+    crops.
     """
 
     chunk_id: int
@@ -106,7 +111,7 @@ class WorkChunk(NamedTuple):
 
 
 class WorkReply(NamedTuple):
-    """Result of a chunk: the reason per broken image, by position in the chunk, or the failure of the worker."""
+    """The result of a chunk: the reason for each broken image, by its position, or the failure of the worker."""
 
     chunk_id: int
     broken_images: dict[int, str]
@@ -116,8 +121,8 @@ class WorkReply(NamedTuple):
 def read_chunk(chunk: WorkChunk, shared_images: np.ndarray, resize_ratio: float, reader: ImageReader) -> dict[int, str]:
     """Read the images of a chunk into the shared array (n, image_size, image_size, 3).
 
-    Return the reason per broken image, whose pixels become black. Raise RunFailed for errors that the image did not
-    cause, such as too little memory.
+    Return the reason for each broken image. The pixels of a broken image become black. Raise RunFailed for errors that
+    the image did not cause, such as too little memory.
     """
     image_size, broken_images = shared_images.shape[1], {}
     for i in range(len(chunk.image_index)):
@@ -138,13 +143,14 @@ def read_chunk(chunk: WorkChunk, shared_images: np.ndarray, resize_ratio: float,
 
 
 def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: float) -> None:
-    """Read chunks until the parent closes the pipe or dies. This function is the main program of a worker process."""
+    """Read chunks until the parent closes the pipe or ends. This function is the main program of a worker process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent_pid = os.getppid()
     _die_with_parent()
     threading.Thread(target=_exit_without_parent, args=(parent_pid,), daemon=True).start()
-    warnings.simplefilter("ignore")  # decode.py itself rejects or allows the images that Pillow warns about
+    # Pillow's warnings about large images are ignored, because decode.py already rejects images that are too large.
+    warnings.simplefilter("ignore")
     shared_memory = mmap.mmap(memory_fd, 0)
     shared_images = np.frombuffer(shared_memory, np.uint8).reshape(-1, image_size, image_size, 3)
     reader = ImageReader()
@@ -153,7 +159,7 @@ def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: floa
             try:
                 chunk = connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # skip the clean-up of Python: the system frees memory and files
+                os._exit(0)  # skip the clean-up of Python, because the system frees memory and files
             try:
                 reply = WorkReply(chunk.chunk_id, read_chunk(chunk, shared_images, resize_ratio, reader))
             except Exception as error:
@@ -165,15 +171,18 @@ def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: floa
 
 
 def _die_with_parent() -> None:
-    """Let Linux kill this process when the thread that started it ends, even if this process is stopped."""
+    """Make Linux kill this process when the thread that started it ends.
+
+    This also works if this process is suspended.
+    """
     if hasattr(libc := ctypes.CDLL(None), "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _exit_without_parent(parent_pid: int) -> None:
-    """Exit when the parent is gone. This covers systems without prctl, and a parent that ends before the call of prctl.
+    """Exit when the parent is gone: for systems without prctl, or if the parent ended before the call of prctl.
 
-    A stopped process cannot run this, so `_die_with_parent` is needed too.
+    A suspended process cannot run this function, so `_die_with_parent` is needed too.
     """
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_INTERVAL_S)

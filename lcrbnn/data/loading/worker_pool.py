@@ -1,7 +1,8 @@
-"""Worker processes that read batches of images in advance, in order, into shared memory.
+"""Worker processes that read batches of images in advance and in order. They write the images into shared memory.
 
-A worker that dies or does not respond for `worker_timeout_s` seconds raises RunFailed in the parent. No worker outlives
-its parent, and the shared memory has no name. So nothing is left behind, however a run ends.
+If a worker dies or does not respond for `worker_timeout_s` seconds, the parent raises RunFailed. Workers end with their
+parent. The shared memory has no name, so the system frees it. So no process and no memory is left behind, however a run
+ends.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from lcrbnn.data.loading.worker import WorkChunk, WorkReply, read_chunk
 from lcrbnn.errors import InputError, RunFailed
 
 WORKER_TIMEOUT_S = 60.0
-STARTUP_TIMEOUT_S = 60.0  # minimum timeout of a new worker, which loads its libraries first
-NUM_BATCH_SLOTS = 4  # batches in shared memory: two being read, one in use, one being copied to a device
+STARTUP_TIMEOUT_S = 60.0  # minimum timeout of a new worker in seconds, because it loads its libraries first
+NUM_BATCH_SLOTS = 4  # number of batches in shared memory: two being read, one in use, one being copied to a device
 MAX_CHUNK_IMAGES = 32
-MAX_CHUNKS_PER_WORKER = 4  # sent to a worker at the same time; few enough to fit into the buffer of a pipe
-SHUTDOWN_TIMEOUT_S = 2.0  # after that, a worker is killed
+MAX_CHUNKS_PER_WORKER = 4  # number of chunks sent to a worker at the same time; small enough for the buffer of a pipe
+SHUTDOWN_TIMEOUT_S = 2.0  # seconds that a worker has to exit before it is killed
 
-# A worker gets the import path of its parent, and its arguments as JSON.
+# Program of a worker. A worker gets the import path of its parent, and its arguments as JSON.
 _WORKER_PROGRAM = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a.pop('path'); "
     "from lcrbnn.data.loading.worker import run_worker; run_worker(**a)"
@@ -42,7 +43,7 @@ _WORKER_PROGRAM = (
 
 
 class BatchRequest(NamedTuple):
-    """Images of one batch. With `crop_key`, random crops drawn for `positions` in the epoch, otherwise centre crops."""
+    """The images of one batch: random crops that depend on `positions` if `crop_key` is set, else centre crops."""
 
     image_index: ImageIndex
     crop_key: int | None = None
@@ -50,13 +51,16 @@ class BatchRequest(NamedTuple):
 
 
 class BatchJob:
-    """A batch that is being read or is complete. `images` (n, image_size, image_size, 3) is valid until `release`."""
+    """A batch that is complete or being read.
+
+    `images` (n, image_size, image_size, 3) is valid until `release` is called.
+    """
 
     def __init__(self, slot: int, request: BatchRequest, images: np.ndarray) -> None:
         """Create a job without chunks for the batch in this slot of the shared memory."""
         self.slot, self.request, self.images = slot, request, images
-        self.unfinished_chunks: set[int] = set()  # chunk_id
-        self.broken_images: dict[int, str] = {}  # position in the batch: reason
+        self.unfinished_chunks: set[int] = set()  # ids of the chunks that are not read yet
+        self.broken_images: dict[int, str] = {}  # reason for each broken image, by its position in the batch
         self.is_dropped = False
 
 
@@ -69,7 +73,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes whose `read_batches` yields batches in the order of the requests.
+    """A pool of worker processes. `read_batches` yields batches in the order of the requests.
 
     With `num_workers` = 0, the calling process reads the images itself.
     """
@@ -87,18 +91,20 @@ class WorkerPool:
         self.image_size, self.resize_ratio = image_size, resize_ratio
         self.max_batch_size, self.num_workers = max_batch_size, num_workers
         self.worker_timeout_s = worker_timeout_s
-        self.shared_images: np.ndarray | None = None  # (NUM_BATCH_SLOTS * max_batch_size, h, w, 3) after the start
+        # shared memory (NUM_BATCH_SLOTS * max_batch_size, h, w, 3); exists after the start
+        self.shared_images: np.ndarray | None = None
         self._workers: list[_Worker] = []
         self._free_slots: list[int] = []
         self._unassigned_chunks: deque[WorkChunk] = deque()
-        self._chunk_owners: dict[int, tuple[BatchJob, int]] = {}  # chunk_id: job, position of the chunk in the batch
+        # by chunk_id: the job and the position of the chunk in its batch
+        self._chunk_owners: dict[int, tuple[BatchJob, int]] = {}
         self._next_chunk_id = 0
         self._pending_jobs: deque[BatchJob] = deque()
         self._call_number = 0
         self._reader = ImageReader()
 
     def read_batches(self, requests: Iterable[BatchRequest]) -> Iterator[BatchJob]:
-        """Yield the batches of these requests. Unfinished batches of an earlier call are dropped."""
+        """Yield the requested batches in order. Unfinished batches of an earlier call are dropped."""
         self._start_workers()
         self._drop_pending_jobs()
         self._call_number += 1
@@ -128,7 +134,8 @@ class WorkerPool:
         for worker in self._workers:
             try:
                 worker.process.wait(SHUTDOWN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # stuck in a system call; the kernel kills it when that returns
+            # the worker is stuck in a system call; the kernel kills it when that call returns
+            except subprocess.TimeoutExpired:
                 continue
         self._workers, self.shared_images = [], None
         self._reader.close()
@@ -155,7 +162,7 @@ class WorkerPool:
             while job.unfinished_chunks:
                 self._wait_for_replies(start_time)
             self._pending_jobs.popleft()
-            # Submit before the yield, so that the workers read while the caller uses this batch.
+            # Submit the next requests before the yield. So the workers read while the caller uses this batch.
             self._submit_requests(remaining_requests)
             yield job
 
@@ -170,7 +177,7 @@ class WorkerPool:
             first_row = slot * self.max_batch_size
             job = BatchJob(slot, request, self.shared_images[first_row : first_row + count])
             self._pending_jobs.append(job)
-            # At least two chunks per worker, so that the workers finish a batch at nearly the same time.
+            # Make at least two chunks per worker. Then all workers finish a batch at nearly the same time.
             chunk_size = max(1, min(MAX_CHUNK_IMAGES, -(-count // max(1, 2 * self.num_workers))))
             for start in range(0, count, chunk_size):
                 part = slice(start, min(start + chunk_size, count))
@@ -191,7 +198,8 @@ class WorkerPool:
                 return
             chunk = self._unassigned_chunks.popleft()
             if not worker.assigned_chunks:
-                worker.last_reply_time = time.monotonic()  # an idle worker owes no reply; its timeout starts now
+                # an idle worker owes no reply, so its timeout starts with this chunk
+                worker.last_reply_time = time.monotonic()
             worker.assigned_chunks[chunk.chunk_id] = chunk
             try:
                 worker.connection.send(chunk)
@@ -199,10 +207,10 @@ class WorkerPool:
                 raise self._describe_dead_worker(worker) from None
 
     def _wait_for_replies(self, start_time: float) -> None:
-        """Wait for replies and record them. Raise RunFailed if a worker with chunks has not replied for too long.
+        """Wait for replies of workers and record them. Raise RunFailed if a busy worker has not replied for too long.
 
-        `start_time` is the time at which the wait for the next batch began. Time in which nobody waited for a batch
-        does not count. Without workers, read one chunk in this process.
+        `start_time` is the time at which the wait for the next batch began. The timeout only counts time in which the
+        caller waits for a batch. Without workers, this function reads one chunk in the current process.
         """
         if not self._workers:
             chunk = self._unassigned_chunks.popleft()
@@ -244,7 +252,10 @@ class WorkerPool:
             self.release(job)
 
     def _drop_pending_jobs(self) -> None:
-        """Drop the batches of an earlier call. Memory that a worker still writes to is freed at its last reply."""
+        """Drop the batches of an earlier call.
+
+        If a worker still writes to their memory, it is freed after the worker's last reply.
+        """
         unassigned_ids = {chunk.chunk_id for chunk in self._unassigned_chunks}
         self._unassigned_chunks.clear()
         for chunk_id in unassigned_ids:
@@ -257,7 +268,7 @@ class WorkerPool:
         self._pending_jobs.clear()
 
     def _describe_dead_worker(self, worker: _Worker) -> RunFailed:
-        """Return the error for a worker that has ended, with its exit code or signal."""
+        """Return the error for a worker that has ended. It states the exit code or the signal."""
         try:
             code = worker.process.wait(SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -275,7 +286,8 @@ class WorkerPool:
         size = NUM_BATCH_SLOTS * self.max_batch_size * self.image_size**2 * 3
         handle = _create_shared_memory(size)
         try:
-            # The workers inherit the file descriptor of the memory. The memory stays mapped after it is closed here.
+            # The workers inherit the file descriptor of the shared memory. The memory stays mapped here after the
+            # descriptor is closed.
             shared_memory = mmap.mmap(handle, size)
             self.shared_images = np.frombuffer(shared_memory, np.uint8).reshape(-1, self.image_size, self.image_size, 3)
             self._free_slots = list(range(NUM_BATCH_SLOTS))
@@ -298,14 +310,17 @@ class WorkerPool:
                 [sys.executable, "-c", _WORKER_PROGRAM, json.dumps(arguments)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(worker_end.fileno(), memory_fd),
-                # One thread per worker: the workers already use all cores.
+                # Each worker uses one thread, because the workers together already use all cores.
                 env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
             )
         return _Worker(process, parent_end)
 
 
 def _create_shared_memory(size: int) -> int:
-    """Return a file descriptor of unnamed shared memory, which the system frees with the last process that uses it."""
+    """Return a file descriptor of shared memory without a name.
+
+    The system frees the memory when the last process ends.
+    """
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("lcrbnn", os.MFD_CLOEXEC)
     else:

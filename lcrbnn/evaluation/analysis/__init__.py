@@ -1,1 +1,1 @@
-"""Cost and behaviour of a network: operations, Lipschitz bounds, sensitivity, retention ratios, latent weights."""
+"""Cost and properties of a network: operations, Lipschitz bounds, sensitivity, retention ratios, latent weights."""

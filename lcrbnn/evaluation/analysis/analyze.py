@@ -1,4 +1,4 @@
-"""All measurements of `lcrbnn analyze`: norms, Lipschitz bounds, sensitivity, sign flips, ratios, correlations."""
+"""The measurements of `lcrbnn analyze`: norms, Lipschitz bounds, sensitivity, sign flips, ratios, correlations."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.validation import NOISE_DEVIATIONS, iter_noisy_batches
 
-BATCH_SIZE = 128  # images for retention ratios and correlations of activations, as in training
+BATCH_SIZE = 128  # number of images for retention ratios and for correlations of activations, as in training
 SIGNIFICANT_DIGITS = 6
-NUM_PARTS = 4  # parts of an analysis that are reported as progress
-IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels: signs that differ between two images
+NUM_PARTS = 4  # number of parts of an analysis; the progress bar counts them
+IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels: signs that differ between two different images
 
-# Figures that are compared between groups of runs: key in the summary -> title in the table.
+# Figures that are compared between groups of runs: key in the summary -> title of the table row.
 SUMMARY_TITLES: dict[str, str] = {
     "surrogate_log10": "log10 of the surrogate's upper bound",
     "eq5_log10": "log10 of Eq. 5's product (lower ends)",
@@ -47,7 +47,7 @@ SUMMARY_TITLES: dict[str, str] = {
 
 
 def build_analysis_settings(model_settings: Mapping[str, Any], num_images: int) -> dict[str, Any]:
-    """Return the settings that the figures depend on. `model_settings` are the spec and the digest of the network."""
+    """Return the settings on which the figures depend. `model_settings` are the spec and the digest of the network."""
     return {
         **model_settings,
         "images": num_images,
@@ -61,7 +61,10 @@ def build_analysis_settings(model_settings: Mapping[str, Any], num_images: int) 
 def analyze_model(
     model: Network, dataset: DataSet, options: RunOptions, num_images: int, report_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return the figures of a network, measured on a sample of `num_images` training images (no test images)."""
+    """Return the figures of a network, measured on a sample of `num_images` training images.
+
+    No test images are used.
+    """
     device = find_device(options.device)
     train = dataset.load(options.data_folder).train
     if num_images > len(train.labels):
@@ -77,14 +80,19 @@ def analyze_images(
     dataset: DataSet,
     report_progress: Callable[[str], None] = lambda part: None,
 ) -> dict[str, Any]:
-    """Return all figures of a network on some images. `report_progress` is called after each of the NUM_PARTS parts."""
+    """Return all figures of a network, measured on these images.
+
+    `report_progress` is called after each of the NUM_PARTS parts.
+    """
     images = next(batches.evaluation_batches(len(batches))).images
     first_batch = images[:BATCH_SIZE]
     bounds = bound_lipschitz(model, first_batch)
     figures: dict[str, Any] = {
         "norms": {name: interval._asdict() for name, interval in bounds.layers.items()},
         "surrogate_log10": bounds.surrogate_log10,
-        "input_gain": 1 / min(dataset.std),  # input normalization: both products times this gain are relative to pixels
+        # Images are normalized before they enter the network. Multiplied by this gain, both products are relative to
+        # pixels from 0 to 1.
+        "input_gain": 1 / min(dataset.std),
         "eq5_log10": list(bounds.eq5_log10),
     }
     report_progress("norms")
@@ -125,7 +133,10 @@ def _measure_noise_flips(
 
 
 def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
-    """Return the figures of SUMMARY_TITLES that a network has. A real-valued one has no flips and no ratios."""
+    """Return the figures of SUMMARY_TITLES that exist for a network.
+
+    Without binary activations there are no flips or ratios.
+    """
     summary = {"surrogate_log10": figures["surrogate_log10"], "eq5_log10": figures["eq5_log10"][0]}
     for radius, ratio_statistics in figures["sensitivity"]["radii"].items():
         summary[f"sensitivity_{radius}"] = ratio_statistics["mean"]
@@ -136,7 +147,7 @@ def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
         if deviation != IMAGE_PAIRS:
             relative_rates = [
                 rate / between_images[name] for name, rate in rates.items() if between_images[name]
-            ]  # signs that ever change
+            ]  # signs that are not the same for all images
             if relative_rates:
                 summary[f"flips_over_pairs_{deviation}"] = statistics.fmean(relative_rates)
     if figures["ratios"] is not None:

@@ -36,16 +36,16 @@ from lcrbnn.nn.methods.binarizer import Binarizer
 from lcrbnn.nn.model_hooks import eval_mode
 from lcrbnn.nn.models.blocks import Maxout
 
-BINARY_OPS_PER_OP = 64  # 1-bit operations that count as one operation
+BINARY_OPS_PER_OP = 64  # number of 1-bit operations that count as one operation
 FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Cost of one convolution or linear layer for one image."""
+    """Cost of one convolution or linear layer for a single image."""
 
     name: str
-    kind: str  # binary, mixed or real
+    kind: str  # kind of the layer: binary, mixed or real
     weights: int
     macs: int
     bits: int  # bits per activation times number of weight bases; 32 for real activations
@@ -55,37 +55,37 @@ class LayerCost:
 class Cost:
     """Size of a network and cost of one image."""
 
-    parameters: int  # learnable numbers, including latent weights
-    binary_weights: int  # latent weights of binary layers
-    binary_macs: int  # 1-bit weight times activation of one or a few bits
-    mixed_macs: int  # 1-bit weight times real activation, or vice versa
+    parameters: int  # number of learnable numbers, including latent weights
+    binary_weights: int  # number of latent weights of binary layers
+    binary_macs: int  # multiply-accumulates of a 1-bit weight and an activation of one or a few bits
+    mixed_macs: int  # multiply-accumulates of a 1-bit weight and a real activation, or vice versa
     real_macs: int
-    bit_operations: int = 0  # BOPs: binary_macs times the bits of the activation
+    bit_operations: int = 0  # BOPs: each of the binary_macs counts once per bit of the activation
     element_wise: int = 0
-    # Bits: 1 per binary weight and base (2 for three levels), 32 per other parameter and batch-norm statistic, 0 per
-    # parameter that only training needs.
+    # Stored bits. A binary weight has 1 bit per base (2 bits for three levels). Any other parameter or batch-norm
+    # statistic has 32 bits. A parameter that only training needs has 0 bits.
     stored_bits: int = 0
-    weight_bits: int = 0  # stored bits of the binary weights
+    weight_bits: int = 0  # stored bits of the binary weights alone
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property
     def flops(self) -> int:
-        """Return the number of operations with real numbers: multiply-accumulates and element-wise operations."""
+        """Return the number of floating-point operations: multiply-accumulates and element-wise operations."""
         return self.real_macs + self.mixed_macs + self.element_wise
 
     @property
     def ops(self) -> float:
-        """Return OPs = FP + BOPs / 64 of convolutions and linear layers."""
+        """Return OPs = FP + BOPs / 64 for convolutions and linear layers."""
         return self.real_macs + self.mixed_macs + self.bit_operations / BINARY_OPS_PER_OP
 
     @property
     def ops_all(self) -> float:
-        """Return OPs including element-wise operations."""
+        """Return OPs of the whole network, including element-wise operations."""
         return self.flops + self.bit_operations / BINARY_OPS_PER_OP
 
 
 def count_cost(model: nn.Module, shape: tuple[int, ...]) -> Cost:
-    """Return the cost of one image of this shape (channels, height, width), counted in a forward pass."""
+    """Return the cost of one image with this shape (channels, height, width). It is counted during a forward pass."""
     counter = _CostCounter()
     named_layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(counter.make_layer_hook(name)) for name, m in named_layers]
@@ -124,7 +124,10 @@ def count_cost(model: nn.Module, shape: tuple[int, ...]) -> Cost:
 
 
 class _CostCounter(TorchDispatchMode):
-    """Counts the operations of a forward pass: modules with a rule through hooks, other additions through dispatch."""
+    """Counts the operations of a forward pass.
+
+    Hooks count modules that have a rule, torch dispatch counts other additions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,8 +163,9 @@ class _CostCounter(TorchDispatchMode):
         return add_operations
 
 
-STANDARDIZATION_OPS = 4  # per number: mean, standard deviation, difference, quotient
-OperationRule = Callable[[Any, Tensor, Tensor], int]  # module, input, output -> operations
+STANDARDIZATION_OPS = 4  # operations per number: mean, standard deviation, difference, quotient
+# type of module -> function (module, input, output) that returns the number of operations
+OperationRule = Callable[[Any, Tensor, Tensor], int]
 
 _ADD_OPERATORS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
 
@@ -208,19 +212,19 @@ def _kind_and_bits(layer: nn.Module) -> tuple[str, int]:
 
 
 def _offset_taps(layer: nn.Module) -> int:
-    """Return the number of taps for an offset of the weights: one filter of ones per group."""
+    """Return the multiply-accumulates for an offset of the weights, which needs one filter of ones per group."""
     if not isinstance(layer, BinaryLayer) or layer.binarize_weight().offset is None:
         return 0
     return layer.weight[0].numel() * getattr(layer, "groups", 1)
 
 
 def _count_training_only(model: nn.Module) -> int:
-    """Return the number of parameters that only training needs, so that they are not stored."""
+    """Return the number of parameters that are not stored, because only training needs them."""
     binarizers = [m for m in model.modules() if isinstance(m, Binarizer)]
     return sum(m.get_parameter(name).numel() for m in binarizers for name in m.training_only_parameters)
 
 
 def _count_running_statistics(model: nn.Module) -> int:
-    """Return the number of running means and variances, which are stored but are not parameters."""
+    """Return the number of running means and variances. They are stored but are not parameters."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     return sum(s.numel() for m in norms for s in (m.running_mean, m.running_var) if s is not None)

@@ -1,7 +1,7 @@
 """Latent weights of each layer of a network: random samples, standard deviation, kurtosis and histograms.
 
-The stored weights are used. Many methods standardize a filter before taking its sign, so the standard deviation alone
-does not change the outputs of the network. The kurtosis does not depend on it.
+The stored latent weights are used. Many methods standardize a filter before they take its sign. So the standard
+deviation alone does not determine the outputs of the network. The kurtosis does not change with the standard deviation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
-MAX_SAMPLED_WEIGHTS = 10_000  # per layer, as in Figure 2 of the paper; smaller layers are used completely
-NUM_BINS = 41  # of a histogram; odd, so that one bin is centered at 0
+# number of sampled weights per layer, as in Figure 2 of the paper; smaller layers are used completely
+MAX_SAMPLED_WEIGHTS = 10_000
+NUM_BINS = 41  # number of bins of a histogram; it is odd, so that one bin is centered at 0
 
 
 class WeightSpread(NamedTuple):
@@ -24,13 +25,13 @@ class WeightSpread(NamedTuple):
 
     size: int
     std: float
-    kurtosis: float  # excess kurtosis (0 for a normal distribution)
+    kurtosis: float  # excess kurtosis, which is 0 for a normal distribution
 
 
 def sample_weights(model: nn.Module, count: int = MAX_SAMPLED_WEIGHTS) -> dict[str, Tensor]:
-    """Return weights of each binary layer (of each convolution, if none is binary), sampled without replacement.
+    """Return a random sample of the weights of each binary layer. If no layer is binary, each convolution is sampled.
 
-    The sampled positions depend only on the name of the layer, so that networks are compared at the same positions.
+    The sampled positions depend only on the name of the layer. So the same positions are compared in all networks.
     """
     layers: list[tuple[str, nn.Module]] = list(iter_binary_layers(model))
     if not layers:
@@ -56,7 +57,7 @@ def compute_spread(weights: Tensor) -> WeightSpread:
 
 
 class Histogram(NamedTuple):
-    """Number of weights per bin, for bins of equal width between low and high."""
+    """Number of weights per bin. The bins between low and high have equal width."""
 
     low: float
     high: float
@@ -66,7 +67,10 @@ class Histogram(NamedTuple):
 def compute_histograms(
     samples: Mapping[str, Mapping[str, Tensor]], num_bins: int = NUM_BINS
 ) -> dict[str, dict[str, Histogram]]:
-    """Return a histogram per network and layer. A layer has the same bins, symmetric around 0, in all networks."""
+    """Return one histogram per network and layer.
+
+    In all networks, a layer has the same bins, which are symmetric around 0.
+    """
     max_abs: dict[str, float] = {}
     for layers in samples.values():
         for name, weights in layers.items():

@@ -1,4 +1,4 @@
-"""Figures of each layer of a network as JSON values: latent weights and correlations of activations."""
+"""Measurements of each layer of a network as JSON values: latent weights and correlations of activations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from lcrbnn.train.setup.dataset import BrokenImages, find_dataset, open_splits
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 
-NUM_IMAGES = 128  # default number of images whose activations are compared: the first training images, not augmented
+# default number of images whose activations are compared; they are the first training images, not augmented
+NUM_IMAGES = 128
 SIGNIFICANT_DIGITS = 5
 
 
@@ -35,10 +36,10 @@ def load_first_images(
     broken_images: BrokenImages | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Tensor:
-    """Return the first training images of the data set of a run, normalized (no test images).
+    """Return the first training images of a run's data set, normalized. No test images are used.
 
-    For image folders, which are ordered by class, evenly spaced images are used. `broken_images` are the unreadable
-    images if they are known. With `class_names`, images of other classes raise InputError.
+    The files of image folders are sorted by class, so evenly spaced images are used there. `broken_images` are the
+    unreadable images if they are known. With `class_names`, images of other classes raise InputError.
     """
     dataset, device = find_dataset(spec, class_names), find_device(options.device)
     if dataset.find_image_folder is None:
@@ -54,7 +55,7 @@ def load_first_images(
 
 
 def measure_layers(model: Network, images: Tensor) -> dict[str, Any]:
-    """Return figures of the latent weights and of the activations of each layer for a batch of images."""
+    """Return figures about the latent weights and the activations of each layer, for a batch of images."""
     model = model.to(images.device)
     with torch.no_grad():
         weights = {name: _round_fields(compute_spread(w)) for name, w in sample_weights(model).items()}

@@ -1,9 +1,10 @@
-"""Upper bound of the Lipschitz constant of the *surrogate* network, in which hardtanh replaces sign, and Eq. 5.
+"""Upper bound of the Lipschitz constant of the surrogate network, in which hardtanh replaces sign, and Eq. 5.
 
-Neither describes the deployed network: sign is discontinuous, so the deployed network has no Lipschitz constant. The
-weights of a layer are its signs times scales, with the following batch norm in evaluation mode folded in. The
-standardization of inputs (RBNN, SiMaN) is ignored. The bound of a residual block is the norm of its skip plus the norm
-of its branch. Eq. 5 is the product along the main path only, as in the paper. For a network with skips it is no bound.
+Neither of them describes the deployed network. Its sign function is discontinuous, so it has no Lipschitz constant. The
+weights of a layer are its signs times scales. The batch norm that follows a layer is merged into the weights, in
+evaluation mode. The standardization of inputs (RBNN, SiMaN) is ignored. The bound of a residual block is the norm of
+its skip connection plus the norm of its branch. Eq. 5 is the product along the main path only, as in the paper. For a
+network with skip connections, that product is no bound.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from lcrbnn.nn.models.network import Network
 
 @dataclass
 class LipschitzBounds:
-    """Norm bounds of all layers of a network and their products, for images of one size."""
+    """Norm bounds of all layers of a network, and the products of these bounds, for images of one size."""
 
     layers: dict[str, NormInterval] = field(default_factory=dict)
     surrogate_log10: float = 0.0  # log10 of the upper bound of the surrogate network
-    eq5_log10: tuple[float, float] = (0.0, 0.0)  # log10 of Eq. 5, computed from lower and from upper bounds of layers
+    # log10 of Eq. 5, computed from the lower and from the upper bounds of the layers
+    eq5_log10: tuple[float, float] = (0.0, 0.0)
 
 
 @torch.no_grad()
 def bound_lipschitz(model: Network, images: Tensor) -> LipschitzBounds:
-    """Return norm bounds of all layers and both products, relative to normalized input images."""
+    """Return norm bounds of all layers, and both products. The products are relative to normalized input images."""
     with eval_mode(model):
         calculator = _BoundCalculator(_record_input_shapes(model, images[:1]))
         bound = calculator.bound_module("", model)
@@ -55,7 +57,7 @@ def bound_lipschitz(model: Network, images: Tensor) -> LipschitzBounds:
 
 
 def _log10(value: float) -> float:
-    return math.log10(max(value, 1e-300))  # the norm of a layer of zeros is 0
+    return math.log10(max(value, 1e-300))  # a layer of zeros has the norm 0, whose logarithm does not exist
 
 
 def _record_input_shapes(model: nn.Module, image: Tensor) -> dict[str, torch.Size]:
@@ -80,7 +82,7 @@ NamedModule = tuple[str, nn.Module]
 
 
 class _BoundCalculator:
-    """Multiplies the bounds of the modules of a network and stores the norm of each layer."""
+    """Multiplies the bounds of the modules of a network, and stores the norm of each layer."""
 
     def __init__(self, input_shapes: dict[str, torch.Size]) -> None:
         self.input_shapes = input_shapes
@@ -102,8 +104,8 @@ class _BoundCalculator:
             if not isinstance(module, nn.Conv2d | nn.Linear):
                 total *= self.bound_module(name, module)
                 continue
-            # A max pool without overlap has Lipschitz constant 1 and acts per channel. The batch norm behind it can
-            # therefore be merged into the layer before it.
+            # A max pool without overlap has the Lipschitz constant 1 and works on each channel separately. So the batch
+            # norm after it can be merged into the layer before it.
             while remaining and isinstance(remaining[0][1], nn.MaxPool2d) and _windows_per_pixel(remaining[0][1]) == 1:
                 remaining.pop(0)
             batch_norm = remaining.pop(0)[1] if remaining and isinstance(remaining[0][1], nn.BatchNorm2d) else None
@@ -119,7 +121,7 @@ class _BoundCalculator:
 
 
 def _merge_bases(layer: BinaryLayer) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and the output scale of a binary layer. Bases and offsets are merged into one weight."""
+    """Return one weight and one output scale for a binary layer. Bases and offsets are merged into the weight."""
     weight = layer.binarize_weight()
     if weight.num_bases == 1 and weight.offset is None:
         return weight.signs, weight.scale
@@ -132,9 +134,9 @@ def _merge_bases(layer: BinaryLayer) -> tuple[Tensor, Tensor | None]:
 
 
 def bound_layer_norm(layer: nn.Module, batch_norm: nn.Module | None, input_shape: Sequence[int]) -> NormInterval:
-    """Return norm bounds of a convolution or linear layer with the batch norm after it, for inputs of this shape.
+    """Return norm bounds of a convolution or linear layer, together with the batch norm that follows it.
 
-    The shape includes the batch axis. The binarization of inputs is not part of the norm.
+    `shape` is the shape of the input, including the batch axis. The binarization of inputs is not a part of the norm.
     """
     assert isinstance(layer, nn.Conv2d | nn.Linear)
     weight, scale = layer.weight.detach(), None
@@ -170,7 +172,7 @@ def _as_pair(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _batch_norm_factors(batch_norm: Any) -> Tensor:
-    """Return the factor of each channel in a batch norm in evaluation mode."""
+    """Return the factor by which a batch norm in evaluation mode multiplies each channel."""
     factor = (batch_norm.running_var.double() + batch_norm.eps).rsqrt()
     return factor if batch_norm.weight is None else factor * batch_norm.weight.detach().double()
 
@@ -182,7 +184,7 @@ def _bound_batch_norm(calculator: _BoundCalculator, name: str, module: Any) -> f
 
 
 def _windows_per_pixel(pool: nn.MaxPool2d) -> int:
-    """Return the number of windows that contain one pixel, along one axis."""
+    """Return in how many pooling windows a pixel can be, along one axis."""
     size, stride = pool.kernel_size, pool.stride
     assert isinstance(size, int)
     assert isinstance(stride, int)

@@ -1,7 +1,7 @@
-"""Similarity between the activations of different images in a batch, per layer (Figure 3 of the paper in numbers).
+"""Similarity between the activations of different images in a batch, per layer. Figure 3 of the paper shows the same.
 
-Both measures compare two flattened activations: the correlation, for which the mean of each is subtracted, and the
-cosine, for which it is not. Eq. 7 assumes that the cosine is 0.
+Two measures compare flattened activations. The correlation subtracts their means first, and the cosine does not. Eq. 7
+assumes that the cosine is 0.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lcrbnn.nn.models.network import Network
 
 
 class LayerMaps(NamedTuple):
-    """Activations of a batch at one layer, one row per image: real, and as binarized by the layer."""
+    """Activations of a batch at one layer, one row per image: real values, and values as binarized by the layer."""
 
     real: Tensor
-    binary: Tensor | None  # None in a network with real activations
+    binary: Tensor | None  # binarized activations; None in a network with real activations
 
 
 class Similarity(NamedTuple):
-    """Means over all pairs of different images: absolute correlation, absolute cosine, signed correlation."""
+    """Means over all pairs of different images: absolute correlation, absolute cosine, correlation with sign."""
 
     correlation: float
     cosine: float
@@ -34,9 +34,9 @@ class Similarity(NamedTuple):
 
 @torch.no_grad()
 def capture_layer_maps(model: Network, images: Tensor) -> dict[str, LayerMaps]:
-    """Return the inputs of the convolutions on the main path and of the pool, in evaluation mode.
+    """Return the inputs of the convolutions on the main path and of the final pool, in evaluation mode.
 
-    The pool does not binarize its input. The sign of the input is used as in the LCR loss.
+    The pool does not binarize its input. For it, the sign of the input is used, as in the LCR loss.
     """
     points = [ModulePort(name, "in") for name in model.main_path]
     is_binary = bool(list(iter_binary_layers(model))) and not is_weights_only(model)
@@ -72,5 +72,5 @@ def _off_diagonal(matrix: Tensor) -> Tensor:
 
 
 def expected_correlation(size: int) -> float:
-    """Return the mean absolute correlation of independent random activations of this size."""
+    """Return the mean absolute correlation of independent random activations with this many numbers."""
     return math.sqrt(2 / (math.pi * size))

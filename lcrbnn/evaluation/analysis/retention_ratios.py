@@ -1,4 +1,4 @@
-"""Retention ratio of each layer as in the paper, and its assumption: the independence of the images in a batch."""
+"""Retention ratio of each layer as in the paper, and a test of the paper's assumption that images are independent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lcrbnn.lcr.retention import Retention
 from lcrbnn.nn.model_hooks import eval_mode, iter_binary_layers
 from lcrbnn.nn.models.network import Network
 
-POWER_ITERATIONS = 200  # the five iterations used in training underestimate sigma (docs/method.md)
-NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}  # key in records -> setting
+# number of power iterations; the five iterations of training underestimate sigma (docs/method.md)
+POWER_ITERATIONS = 200
+NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}  # key in records -> LCR variant
 
 
 @torch.no_grad()
 def measure_retention_ratios(model: Network, images: Tensor) -> dict[str, dict[str, float]] | None:
-    """Return sigma_1(RM_B) / sigma_1(RM_F) per layer and normalization, in eval mode, or None for a real network."""
+    """Return sigma_1(RM_B) / sigma_1(RM_F) by layer and normalization, in eval mode. A real network gives None."""
     ratios_by_layer: dict[str, dict[str, float]] = {}
     if not any(iter_binary_layers(model)):
         return None
@@ -49,7 +50,7 @@ def measure_retention_ratios(model: Network, images: Tensor) -> dict[str, dict[s
 
 
 def measure_similarity(model: Network, images: Tensor) -> dict[str, dict[str, Any]]:
-    """Return the mean similarity of different images at the input of each layer and before the head."""
+    """Return the mean similarity of different images at the input of each layer and of the head."""
     return {
         name: {
             "real": mean_similarity(layer_maps.real)._asdict(),

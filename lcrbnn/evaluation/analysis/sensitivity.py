@@ -1,4 +1,4 @@
-"""Sensitivity to noise: change of the output, and rate of flipped signs per layer."""
+"""Sensitivity to noise: how much the output changes, and which fraction of signs flips in each layer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lcrbnn.nn.models.network import Network
 
 @torch.no_grad()
 def capture_layer_signs(model: Network, images: Tensor) -> dict[str, Tensor]:
-    """Return the signs of the inputs of each layer that binarizes its inputs, in evaluation mode."""
+    """Return the signs of the inputs of each layer that binarizes them, in evaluation mode."""
     points = [ModulePort(name, "in") for name, layer in iter_binary_layers(model) if layer.input_binarizer is not None]
     maps = capture_maps(model, points, images, capture_binary=True)
     return {point.module: maps.binary[point].signs for point in points}
 
 
 class FlipRates(NamedTuple):
-    """Fractions of the signs of a layer that differ between an image and its noisy version, and between two images."""
+    """Fractions of a layer's signs that differ between an image and its noisy version, and between two images."""
 
-    under_noise: list[float]  # one entry per noisy version
-    between_images: float  # reference value: signs that never change between images cannot flip either
+    under_noise: list[float]  # one fraction per noisy version
+    between_images: float  # Reference value. Signs that are the same for all images cannot flip either.
 
 
 def measure_flip_rates(model: Network, clean: Tensor, noisy: Sequence[Tensor]) -> dict[str, FlipRates]:
-    """Return the flip rates of each layer for several noisy versions of the same images."""
+    """Return the flip rates of each layer for several noisy versions of these images."""
     clean_signs = capture_layer_signs(model, clean)
     rates: dict[str, list[float]] = {name: [] for name in clean_signs}
     for images in noisy:
@@ -40,18 +40,22 @@ def measure_flip_rates(model: Network, clean: Tensor, noisy: Sequence[Tensor]) -
 
 
 def _difference_between_images(signs: Tensor) -> float:
-    """Return the fraction of signs that differ, over all pairs of images (axis 0, or axis -4 behind a base axis)."""
+    """Return the fraction of signs that differ, averaged over all pairs of images.
+
+    Images are axis 0, or axis -4 if there are bases.
+    """
     n = signs.shape[-4] if signs.dim() >= 4 else signs.shape[0]
     mean = signs.double().mean(-4 if signs.dim() >= 4 else 0)
     return ((1 - mean.square()) / 2).mean().item() * n / max(n - 1, 1)
 
 
-NOISE_RADII = (0.01, 0.1, 1.0, 4.0)  # Euclidean norms; 1 is noise of std 0.018 on each of 3 x 32 x 32 pixels
+# Euclidean norms of the noise. Noise with norm 1 has a std of 0.018 per number of a 3 x 32 x 32 image.
+NOISE_RADII = (0.01, 0.1, 1.0, 4.0)
 DIRECTIONS_PER_IMAGE = 2
 QUANTILES = (0.5, 0.9, 0.99)
 SEED = 0
 
-LogitsOfPixels = Callable[[Tensor], Tensor]  # pixels from 0 to 1 -> logits
+LogitsOfPixels = Callable[[Tensor], Tensor]  # function from pixels (0 to 1) to logits
 
 
 @torch.no_grad()
@@ -61,10 +65,12 @@ def measure_sensitivity(
     radii: Sequence[float] = NOISE_RADII,
     directions_per_image: int = DIRECTIONS_PER_IMAGE,
 ) -> dict:
-    """Return mean, quantiles and maximum of |change of logits| / |change of image|, per radius and for pairs of images.
+    """Return statistics of |change of logits| / |change of image|, per noise radius and for pairs of images.
 
-    Noisy images are not clipped, so that the distance is exactly the radius. A direction depends only on the index of
-    the image and the number of the draw.
+    The statistics are mean, quantiles and maximum.
+
+    Noisy images are not clipped, so their distance is exactly the radius. The noise direction depends only on the index
+    of the image and the number of the draw.
     """
     clean_logits = compute_logits(pixels)
     ratios: dict[str, list[Tensor]] = {f"{radius:g}": [] for radius in radii}
@@ -87,20 +93,20 @@ def _draw_direction(image: Tensor, index: int, draw: int) -> Tensor:
 
 
 def _image_pair_ratios(clean_logits: Tensor, pixels: Tensor) -> Tensor:
-    """Return the ratio for all pairs of different images."""
+    """Return |change of logits| / |change of image| for all pairs of different images."""
     i, j = torch.triu_indices(len(pixels), len(pixels), 1, device=pixels.device)
     distances = torch.cdist(pixels.flatten(1).double(), pixels.flatten(1).double())[i, j]
     return torch.cdist(clean_logits.double(), clean_logits.double())[i, j] / distances.clamp_min(1e-12)
 
 
 def _interpolate(sorted_values: Tensor, position: float) -> Tensor:
-    """Return the value at a fractional position, by linear interpolation."""
+    """Return the value at a fractional position in a sorted tensor, by linear interpolation."""
     low = int(position)
     return torch.lerp(sorted_values[low], sorted_values[min(low + 1, len(sorted_values) - 1)], position - low)
 
 
 def _summarize_values(values: Tensor) -> dict[str, float]:
-    values = values.double().sort().values  # torch.quantile accepts at most 16 million numbers
+    values = values.double().sort().values  # torch.quantile would accept at most 16 million numbers
     quantiles = torch.stack([_interpolate(values, q * (len(values) - 1)) for q in QUANTILES])
     return {
         "mean": values.mean().item(),

@@ -1,1 +1,1 @@
-"""Adversarial attacks: images inside an Linf ball around each test image, and the accuracy under all attacks."""
+"""Adversarial attacks: they change a test image by at most eps per pixel (Linf ball), so that it is misclassified."""

@@ -10,13 +10,17 @@ from torch import Tensor
 from lcrbnn.evaluation.attacks.attack_losses import dlr_loss, logit_margin, scaled_cross_entropy
 from lcrbnn.evaluation.attacks.threat_model import AttackedModel, AttackLoss, LinfBall
 
-MOMENTUM = 0.75  # alpha in the paper: weight of the gradient step; 1 - alpha is the weight of the previous step
-MIN_INCREASE_FRACTION = 0.75  # rho in the paper: the step size is halved if fewer steps increased the loss
+MOMENTUM = 0.75  # The paper's alpha: the weight of the gradient step. The previous step has the weight 1 - alpha.
+# The paper's rho: the step size is halved if a smaller fraction of the steps increased the loss.
+MIN_INCREASE_FRACTION = 0.75
 
 
 def checkpoint_steps(steps: int) -> list[int]:
-    """Return the steps at which the step size is adapted: the first at 22 %, then at intervals that shrink to 6 %."""
-    percent, interval, checkpoints = 22, 22, []  # integers avoid rounding errors
+    """Return the steps at which the step size is adapted: the first at 22 % of all steps.
+
+    The intervals between them shrink to 6 % of all steps.
+    """
+    percent, interval, checkpoints = 22, 22, []  # integer arithmetic avoids rounding errors
     while percent < 100:
         checkpoints.append(-(-percent * steps // 100))
         interval = max(interval - 3, 6)
@@ -26,7 +30,7 @@ def checkpoint_steps(steps: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _SearchState:
-    """State of the search, one entry per image."""
+    """State of the search. Each tensor has one entry per image."""
 
     rows: Tensor
     x: Tensor
@@ -37,8 +41,8 @@ class _SearchState:
     best_gradient: Tensor
     best_loss: Tensor
     step_size: Tensor
-    num_increases: Tensor  # steps since the last checkpoint that increased the loss
-    checkpoint_loss: Tensor  # best_loss at the last checkpoint
+    num_increases: Tensor  # number of steps since the last checkpoint that increased the loss
+    checkpoint_loss: Tensor  # value of best_loss at the last checkpoint
     was_halved: Tensor  # whether the step size was halved at the last checkpoint
 
     def select(self, indices: Tensor) -> _SearchState:
@@ -46,13 +50,16 @@ class _SearchState:
 
 
 def apgd_ce(model: AttackedModel, ball: LinfBall, *, steps: int = 100) -> Tensor:
-    """Return images after APGD with cross-entropy. The temperature of an image is its margin without attack."""
+    """Return the images that APGD finds with the cross-entropy.
+
+    An image's logits are divided by its margin before the attack.
+    """
     temperature = logit_margin(model.query(ball.images), ball.labels).abs().clamp_min(1e-6)
     return _apgd(model, ball, steps, "apgd-ce", temperature)
 
 
 def apgd_dlr(model: AttackedModel, ball: LinfBall, *, steps: int = 100) -> Tensor:
-    """Return images after APGD with the difference of logits ratio."""
+    """Return the images that APGD finds with the difference of logits ratio as loss."""
     return _apgd(model, ball, steps, "apgd-dlr", None)
 
 
@@ -97,7 +104,7 @@ def _initialize_state(rows: Tensor, x: Tensor, losses: Tensor, gradient: Tensor,
 
 
 def _record_point(state: _SearchState, x: Tensor, losses: Tensor, gradient: Tensor) -> _SearchState:
-    """Return the state at the new point x, with updated best point and number of increases."""
+    """Return the state after evaluating the new point x. The best point and the number of increases are updated."""
     is_best = losses > state.best_loss
     is_best_pixelwise = is_best[:, None, None, None]
     return replace(
@@ -114,7 +121,10 @@ def _record_point(state: _SearchState, x: Tensor, losses: Tensor, gradient: Tens
 
 
 def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
-    """Halve the step size and return to the best point if too few steps increased the loss or the best loss stayed."""
+    """Return the state after a checkpoint: for some images, halve the step size and return to the best point.
+
+    These are images for which too few steps increased the loss, or whose best loss did not change.
+    """
     has_few_increases = state.num_increases < MIN_INCREASE_FRACTION * num_steps
     is_stuck = ~state.was_halved & (state.best_loss <= state.checkpoint_loss)
     should_halve = has_few_increases | is_stuck
@@ -133,7 +143,7 @@ def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
 
 
 def _next_point(state: _SearchState, ball: LinfBall, *, is_first: bool) -> Tensor:
-    """Return the next point: a step along the sign of the gradient, with momentum except in the first step."""
+    """Return the next point: a step along the sign of the gradient. Except in the first step, momentum is added."""
     gradient_step = ball.project(state.x + state.step_size[:, None, None, None] * state.gradient.sign())
     if is_first:
         return gradient_step

@@ -1,4 +1,4 @@
-"""Losses that attacks maximize: one number per image, from logits and labels."""
+"""Losses that attacks maximize. Each returns one number per image, computed from logits and labels."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def scaled_cross_entropy(temperature: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a cross-entropy loss whose logits are divided by the temperature (n,) of each image.
+    """Return a cross-entropy loss that divides the logits of each image by its temperature. Temperatures are (n,).
 
-    Large logits saturate the softmax. Its gradient vanishes, which can be mistaken for robustness.
+    Large logits saturate the softmax. Then its gradient vanishes, and the network seems robust although it is not.
     """
     return lambda logits, labels: cross_entropy(logits / temperature[:, None], labels)
 
 
 def largest_other_logit(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the largest logit of the other classes, (n,)."""
+    """Return the largest logit among the wrong classes of each image, (n,)."""
     is_label = F.one_hot(labels, logits.shape[1]).bool()
     return logits.masked_fill(is_label, -torch.inf).amax(1)
 
 
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the largest logit of the other classes minus that of the label. Above 0 the image is misclassified."""
+    """Return the largest logit of a wrong class minus that of the label.
+
+    If it is above 0, the image is misclassified.
+    """
     return largest_other_logit(logits, labels) - logits.gather(1, labels[:, None])[:, 0]
 
 
 def dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the difference of logits ratio (Croce and Hein 2020): margin / (largest - third largest logit).
 
-    It is invariant to shifts and scales of the logits, so it needs no temperature.
+    The ratio does not change if the logits are shifted or scaled. So it needs no temperature.
     """
     if logits.shape[1] < 3:
         raise InputError(f"the difference of logits ratio needs three classes; got {logits.shape[1]}")

@@ -1,4 +1,4 @@
-"""ATTACKS: all attacks, from the weakest to the strongest. Square, which uses no gradients, is last."""
+"""ATTACKS: all attacks, from the weakest to the strongest. The last one, Square, uses no gradients."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
 @dataclass(frozen=True)
 class Attack:
-    """A row of ATTACKS."""
+    """A row of ATTACKS: the function of an attack and its settings."""
 
     name: str
     summary: str
     uses_gradients: bool
-    run: Callable[..., Tensor]  # (model, ball, **settings) -> images of the ball
+    run: Callable[..., Tensor]  # (model, ball, **settings) -> attacked images inside the ball
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, model: AttackedModel, ball: LinfBall) -> Tensor:
-        """Return one image of each ball, misclassified if the attack succeeded."""
+        """Return one attacked image per ball. If the attack succeeds, the network misclassifies the image."""
         return self.run(model, ball, **self.settings)
 
 

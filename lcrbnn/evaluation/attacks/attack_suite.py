@@ -1,4 +1,4 @@
-"""All attacks on some images: accuracy under each attack and under all, and detection of masked gradients."""
+"""Run all attacks on some images: accuracy under each attack and under all of them, detection of masked gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from lcrbnn.evaluation.attacks.attack_registry import Attack
 from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
-BATCH_SIZE = 1000  # images per batch
-ROUNDING_TOLERANCE = 1e-6  # allowed excess of a distance over eps
+BATCH_SIZE = 1000  # number of images per batch
+ROUNDING_TOLERANCE = 1e-6  # how much the distance may exceed eps because of rounding
 
 MASKED_GRADIENTS_WARNING = (
     "MASKED GRADIENTS: at {eps} an attack without gradients (accuracy {black:.1f} %) is stronger than every gradient "
@@ -21,20 +21,24 @@ MASKED_GRADIENTS_WARNING = (
 
 
 class RobustAccuracy(NamedTuple):
-    """Accuracy under attack at one eps, in percent."""
+    """Accuracy in percent without attack, under each attack and under all attacks, at one eps."""
 
-    clean: float  # without attack
-    accuracy: dict[str, float]  # by attack
-    worst: float  # images that stay correct under every attack
-    gradients: float | None  # images that stay correct under every gradient attack; None without gradient attacks
-    black_box_only: int  # number of images misclassified only by attacks without gradients
+    clean: float  # accuracy without attack
+    accuracy: dict[str, float]  # accuracy under each attack
+    worst: float  # accuracy if only images count that stay correct under every attack
+    gradients: float | None  # the same for gradient attacks only; None if there is no gradient attack
+    black_box_only: int  # number of images that only attacks without gradients misclassify
     best_gradient: float | None  # accuracy under the strongest gradient attack
     best_black_box: float | None  # accuracy under the strongest attack without gradients
-    survived: dict[str, list[bool]]  # by attack, one entry per image: correct without and with the attack
+    # by attack, one entry per image: whether it is correct both without and with the attack
+    survived: dict[str, list[bool]]
 
     @property
     def has_masked_gradients(self) -> bool:
-        """Return whether an attack without gradients is stronger than every gradient attack."""
+        """Return whether an attack without gradients succeeds more often than every gradient attack.
+
+        Gradients are then unreliable.
+        """
         black, white = self.best_black_box, self.best_gradient
         return black is not None and white is not None and black < white
 
@@ -50,10 +54,10 @@ def run_all_attacks(
     batch_size: int = BATCH_SIZE,
     report_progress: Callable[[str], Any] = lambda name: None,
 ) -> RobustAccuracy:
-    """Return the accuracy under each attack, run on the images (0 to 1, in the order of their split) that are correct.
+    """Return the accuracy under each attack. An attack only runs on images that are correct without attack.
 
-    Random numbers depend only on attack, seed and index of an image, not on the batch. `report_progress` is called with
-    the name of each finished attack.
+    Pixels are from 0 to 1, and images are in the order of their split. Random numbers depend only on attack, seed and
+    index of an image, not on the batch. `report_progress` is called with the name of each finished attack.
     """
     is_correct = torch.cat([model.query(part).argmax(1) for part in images.split(batch_size)]) == labels
     rows = is_correct.nonzero()[:, 0]
@@ -69,7 +73,10 @@ def run_all_attacks(
 
 
 def _check_and_classify(model: AttackedModel, ball: LinfBall, adversarial: Tensor) -> Tensor:
-    """Return whether each image is still correct, and raise AssertionError if the attack left its ball."""
+    """Return whether each attacked image is still classified correctly.
+
+    Raise AssertionError if it is too far from the original.
+    """
     distance = (adversarial - ball.images).abs().max().item() if len(ball) else 0.0
     if distance > ball.eps + ROUNDING_TOLERANCE or (
         len(ball) and not 0 <= adversarial.min().item() <= adversarial.max().item() <= 1
@@ -81,7 +88,7 @@ def _check_and_classify(model: AttackedModel, ball: LinfBall, adversarial: Tenso
 def compute_robust_accuracy(
     is_correct: Sequence[bool], survived: dict[str, list[bool]], attacks: Mapping[str, Attack]
 ) -> RobustAccuracy:
-    """Return accuracies from the images that are correct without attack and under each attack."""
+    """Return the accuracies, computed from which images are correct without attack and under each attack."""
 
     def percent(entries: Sequence[bool]) -> float:
         return 100 * sum(entries) / len(entries)

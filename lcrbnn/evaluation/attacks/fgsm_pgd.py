@@ -1,4 +1,4 @@
-"""FGSM and PGD: one step along the sign of the gradient, or many small steps from random starts."""
+"""FGSM makes one step along the sign of the gradient. PGD makes many small steps from random starting points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
 
 def fgsm(model: AttackedModel, ball: LinfBall) -> Tensor:
-    """Return x + eps sign(gradient of the cross-entropy) (Goodfellow et al. 2015)."""
+    """Return x + eps sign(gradient of the cross-entropy) for each image x (Goodfellow et al. 2015)."""
     _, _, gradient = model.compute_gradient(ball.images, ball.labels, cross_entropy)
     return ball.project(ball.images + ball.eps * gradient.sign())
 
@@ -17,10 +17,10 @@ def fgsm(model: AttackedModel, ball: LinfBall) -> Tensor:
 def pgd(
     model: AttackedModel, ball: LinfBall, *, steps: int = 50, restarts: int = 5, relative_path_length: float = 2.5
 ) -> Tensor:
-    """Return images after projected gradient descent from random starts (Madry et al. 2018).
+    """Return the images that projected gradient descent finds from random starting points (Madry et al. 2018).
 
-    Each step has size relative_path_length * eps / steps, followed by a projection into the ball. An image is finished
-    as soon as any point is misclassified.
+    Each step has size relative_path_length * eps / steps. It is followed by a projection into the ball. The search for
+    an image ends as soon as one of its points is misclassified.
     """
     adversarial = ball.images.clone()
     rows = ball.labels.new_tensor(range(len(ball)))

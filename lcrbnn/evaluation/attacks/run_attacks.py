@@ -1,4 +1,4 @@
-"""Attacks on a trained network: choice of attacks, settings and figures of the record."""
+"""Attacks on a trained network: selection of attacks, settings, and figures for the record."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 
 EPS_VALUES = ("2/255", "8/255")
-NUM_IMAGES = 1000  # of the test split
+NUM_IMAGES = 1000  # number of images, taken from the test split
 WORST = "worst"
 
 
 def select_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> dict[str, Attack]:
-    """Return the named attacks (default: all), with steps, restarts and queries overridden where they exist."""
+    """Return the named attacks (default: all).
+
+    Steps, restarts and queries replace the values of attacks that have them.
+    """
     overrides = {name: value for name, value in changes.items() if value is not None}
     attacks = [lookup(ATTACKS, name, "attack") for name in names or ATTACKS]
     settings_by_attack = {
@@ -36,7 +39,7 @@ def select_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> d
 
 
 def parse_eps(text: str) -> float:
-    """Return the number for a text such as 8/255 or 0.03."""
+    """Return the number in a text such as 8/255 or 0.03."""
     numerator, _, denominator = text.partition("/")
     try:
         value = float(numerator) / float(denominator or 1)
@@ -54,7 +57,7 @@ def build_attack_settings(
     num_images: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the settings that the figures depend on. The batch size is left out because it changes no result."""
+    """Return the settings on which the figures depend. The batch size is left out because it changes no result."""
     return {
         **model_settings,
         "split": "test",
@@ -76,7 +79,7 @@ def attack_model(
     batch_size: int,
     report_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return the figures of a network on test images by eps. `report_progress` is called after each attack."""
+    """Return the figures of a network on test images, by eps. `report_progress` is called after each attack."""
     device = find_device(options.device)
     test = dataset.load(options.data_folder).test
     num_images = settings["images"]
@@ -103,7 +106,10 @@ def attack_model(
 
 
 def build_attack_figures(accuracy: RobustAccuracy) -> dict[str, Any]:
-    """Return the accuracies as record figures. `survived` is encoded as hexadecimal digits, first image first."""
+    """Return the accuracies as figures of a record.
+
+    `survived` tells which images survive, encoded as hexadecimal digits, first image first.
+    """
     figures = {name: value for name, value in accuracy._asdict().items() if name != "survived"}
     bits = {name: _encode_hexadecimal(entries) for name, entries in accuracy.survived.items()}
     return {**figures, "masked": accuracy.has_masked_gradients, "survived": bits}
@@ -115,7 +121,7 @@ def _encode_hexadecimal(entries: Sequence[bool]) -> str:
 
 
 def summarize_attacks(figures_by_eps: Mapping[str, Any]) -> dict[str, float]:
-    """Return the accuracies that are compared between groups of runs, by eps and attack."""
+    """Return the accuracies by eps and attack that are compared between groups of runs."""
     summary: dict[str, float] = {}
     for eps, figures in figures_by_eps.items():
         summary["clean"] = figures["clean"]

@@ -10,13 +10,14 @@ from torch import Tensor
 from lcrbnn.evaluation.attacks.attack_losses import logit_margin
 from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
-INITIAL_AREA_FRACTION = 0.8  # area of the first squares relative to the image
-HALVING_QUERIES = (10, 50, 200, 1000, 2000, 4000, 6000, 8000)  # queries, of 10,000, after which the area is halved
-QUERIES_PER_DRAW = 500  # random numbers are drawn for this many queries at a time
+INITIAL_AREA_FRACTION = 0.8  # area of the first squares as a fraction of the image
+# numbers of queries, of 10,000 in total, after which the area is halved
+HALVING_QUERIES = (10, 50, 200, 1000, 2000, 4000, 6000, 8000)
+QUERIES_PER_DRAW = 500  # number of queries for which random numbers are drawn together
 
 
 def square_side(query: int, num_queries: int, image_side: int) -> int:
-    """Return the side of the square for a query, in pixels."""
+    """Return the side length in pixels of the square for this query."""
     area_fraction = INITIAL_AREA_FRACTION / 2 ** sum(
         query * 10_000 > threshold * num_queries for threshold in HALVING_QUERIES
     )
@@ -24,7 +25,10 @@ def square_side(query: int, num_queries: int, image_side: int) -> int:
 
 
 def square_attack(model: AttackedModel, ball: LinfBall, *, queries: int = 5000) -> Tensor:
-    """Return images after random search: vertical stripes of +-eps, then squares that increase the margin."""
+    """Return the images that random search finds. It starts with vertical stripes of +-eps.
+
+    Then it changes random squares and keeps a change if it increases the margin.
+    """
     n, channels, height, width = ball.images.shape
     adversarial = ball.images.clone()
     stripes = ball.draw_uniform("square", shape=(channels, 1, width))
@@ -60,7 +64,7 @@ def square_attack(model: AttackedModel, ball: LinfBall, *, queries: int = 5000) 
 def _try_square(
     model: AttackedModel, ball: LinfBall, best: Tensor, best_margin: Tensor, random_numbers: Tensor, side: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the best images and margins after one query: a random square, each channel changed by +-eps."""
+    """Return the best images and margins after one query. A query changes each channel of a random square by +-eps."""
     height, width = best.shape[2:]
     top = (random_numbers[:, 0] * (height - side + 1)).long()[:, None, None, None]
     left = (random_numbers[:, 1] * (width - side + 1)).long()[:, None, None, None]

@@ -1,4 +1,4 @@
-"""Threat model: the allowed change of each pixel, and the access of an attack to the network."""
+"""Threat model: how much an attack may change a pixel, and how it can use the network."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lcrbnn.nn.model_hooks import eval_mode
 
 @dataclass(frozen=True)
 class LinfBall:
-    """Images and their Linf balls: all images with pixels from 0 to 1 that differ by at most eps in each pixel."""
+    """Images and their Linf balls. A ball contains all images that differ from its centre by at most eps per pixel."""
 
-    images: Tensor  # (n, channels, h, w), 0 to 1
+    images: Tensor  # (n, channels, h, w), pixels from 0 to 1
     labels: Tensor
-    indices: tuple[int, ...]  # of the images in their split; they determine the random numbers
+    indices: tuple[int, ...]  # row numbers of the images in their split, which determine the random numbers
     eps: float
     seed: int
 
@@ -39,7 +39,7 @@ class LinfBall:
         return (self.images + self.eps).clamp_max(1)
 
     def project(self, pixels: Tensor) -> Tensor:
-        """Return the nearest point of the ball."""
+        """Return the point of each ball that is nearest to x."""
         return torch.minimum(torch.maximum(pixels, self.lower_bound), self.upper_bound)
 
     def select(self, rows: Tensor) -> LinfBall:
@@ -48,24 +48,25 @@ class LinfBall:
         return LinfBall(self.images[rows], self.labels[rows], indices, self.eps, self.seed)
 
     def draw_uniform(self, *purpose: str | int, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Return uniform random numbers from 0 to 1, (n, *shape), by default in the shape of an image.
+        """Return uniform random numbers from 0 to 1 as (n, *shape). The default shape is that of an image.
 
-        Each image has its own CPU generator, so the numbers depend on no batch and no device.
+        Each image has its own CPU generator. So its numbers do not depend on the batch and the device.
         """
         shape = tuple(self.images.shape[1:]) if shape is None else shape
         numbers = [torch.rand(shape, generator=make_generator(self.seed, *purpose, index)) for index in self.indices]
         return torch.stack(numbers).to(self.images) if numbers else self.images.new_empty(0, *shape)
 
 
-AttackLoss = Callable[[Tensor, Tensor], Tensor]  # logits (n, classes), labels (n,) -> (n,), maximized by attacks
+# function from logits (n, classes) and labels (n,) to losses (n,), which attacks maximize
+AttackLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class AttackedModel:
-    """A network in evaluation mode that takes pixels from 0 to 1."""
+    """A network in evaluation mode whose inputs are pixels from 0 to 1."""
 
     model: nn.Module
-    mean: Tensor  # (channels, 1, 1), for pixels from 0 to 1
+    mean: Tensor  # normalization per channel, (channels, 1, 1), for pixels from 0 to 1
     std: Tensor
 
     def compute_logits(self, pixels: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class AttackedModel:
 
     @torch.no_grad()
     def query(self, pixels: Tensor) -> Tensor:
-        """Return the logits without gradients: one query of a black-box attack."""
+        """Return the logits without gradients. This counts as one query of a black-box attack."""
         return self.compute_logits(pixels)
 
     def compute_gradient(self, pixels: Tensor, labels: Tensor, loss: AttackLoss) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,13 +93,13 @@ class AttackedModel:
 
 @contextmanager
 def wrap_model(model: nn.Module, dataset: DataSet) -> Iterator[AttackedModel]:
-    """Yield the network as an attacked model. Afterwards restore its modes, requires_grad flags and buffers."""
+    """Yield the network as an attacked model. At the end, restore its modes, requires_grad flags and buffers."""
     requires_grad = {p: p.requires_grad for p in model.parameters()}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     device = next(model.parameters()).device
     mean, std = (torch.tensor(values, device=device).reshape(-1, 1, 1) for values in (dataset.mean, dataset.std))
     try:
-        model.requires_grad_(False)  # gradients of the weights are not needed
+        model.requires_grad_(False)  # attacks need no gradients of the weights
         with eval_mode(model):
             yield AttackedModel(model, mean, std)
     finally:

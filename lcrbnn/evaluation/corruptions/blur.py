@@ -1,4 +1,4 @@
-"""Blur: defocus, glass, motion, zoom, Gaussian."""
+"""Blur corruptions: defocus, glass, motion, zoom, Gaussian."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def gaussian_blur(images: Tensor, std: float) -> Tensor:
 
 
 def defocus_blur(images: Tensor, parameters: tuple[float, float]) -> Tensor:
-    """Return images convolved with a soft disk."""
+    """Return images convolved with a disk that has soft edges."""
     return to_uint8(correlate(to_unit_range(images), disk_kernel(*parameters)))
 
 
 @lru_cache(maxsize=32)
 def disk_kernel(radius: float, blur_std: float) -> np.ndarray:
-    """Return a disk kernel with sum 1, blurred by a small Gaussian.
+    """Return a disk-shaped kernel, blurred by a small Gaussian. Its sum is 1.
 
-    All steps use float32 as in the published code, because the last bits decide whether white pixels stay white.
+    All steps use float32 as in the published code, because the last bits decide whether a white pixel stays white.
     """
     half_width = 8 if radius <= 8 else math.ceil(radius)
     offsets = np.arange(-half_width, half_width + 1)
@@ -72,20 +72,24 @@ def disk_kernel(radius: float, blur_std: float) -> np.ndarray:
 
 # -- glass ---------------------------------------------------------------------------------------------------------
 
-GlassParameters = tuple[float, int, int]  # std of the Gaussian, largest shift, number of rounds
+GlassParameters = tuple[float, int, int]  # parameters: std of the Gaussian, largest shift in pixels, number of rounds
 
 
 def draw_glass_shifts(rng: ImageRandom, images: Tensor, parameters: GlassParameters) -> tuple[Tensor]:
-    """Return random shifts of each pixel, first in columns, then in rows: (n, num_rounds, 2, h, w)."""
+    """Return random shifts of each pixel, (n, num_rounds, 2, h, w).
+
+    Index 0 of axis 2 is the column shift, 1 the row shift.
+    """
     _, max_shift, num_rounds = parameters
     return (rng.integers(-max_shift, max_shift, num_rounds, 2, *images.shape[-2:]),)
 
 
 def glass_blur(images: Tensor, parameters: GlassParameters, shifts: Tensor) -> Tensor:
-    """Return images that are blurred, shuffled locally and blurred again.
+    """Return images that are blurred, then locally shuffled, then blurred again.
 
-    From the last pixel to the first, each pixel takes the current value of a neighbour. The published code intends to
-    swap the two pixels, but copies one. A margin is left unchanged, which is one pixel wider at the top and left.
+    The pixels are processed from the last to the first. Each one takes the current value of a neighbour. The published
+    code is meant to swap the two pixels, but it only copies one. Pixels near the border do not change. This border is
+    one pixel wider at the top and left.
     """
     std, max_shift, num_rounds = parameters
     n, c, side, _ = images.shape
@@ -102,10 +106,11 @@ def glass_blur(images: Tensor, parameters: GlassParameters, shifts: Tensor) -> T
 
 @lru_cache(maxsize=8)
 def _independent_pixel_groups(side: int, max_shift: int) -> list[np.ndarray]:
-    """Return groups of pixels that can be replaced at once with the same result as the sequential loop.
+    """Return groups of pixels.
 
-    With max_shift 1, shifts are -1 or 0, so that a pixel reads only pixels that are replaced after it: one group is
-    enough. Otherwise the groups are slanted lines: each row is max_shift + 1 pixels ahead of the row above it.
+    All pixels of a group can be replaced at once, with the same result as one after the other. With max_shift 1, shifts
+    are -1 or 0. So a pixel only reads pixels that are replaced after it, and one group is enough. Otherwise the groups
+    are slanted lines: each row is max_shift + 1 pixels ahead of the row above it.
     """
     descending_coordinates = np.arange(side - max_shift, max_shift, -1)
     row, column = (
@@ -122,17 +127,17 @@ def _independent_pixel_groups(side: int, max_shift: int) -> list[np.ndarray]:
 
 
 def draw_angle(rng: ImageRandom, images: Tensor, parameters: tuple[float, float]) -> tuple[Tensor]:
-    """Return random angles in degrees from -45 to 45, (n,)."""
+    """Return random angles from -45 to 45 degrees, (n,)."""
     return (rng.uniform() * 90 - 45,)
 
 
 def motion_blur(images: Tensor, parameters: tuple[float, float], angle: Tensor) -> Tensor:
-    """Return images with motion blur at the given angles. `parameters` are radius and std."""
+    """Return images with motion blur at these angles. `parameters` are the radius and std of the blur."""
     return apply_motion_blur(images, *parameters, angle)
 
 
 def apply_motion_blur(images: Tensor, radius: float, std: float, angle: Tensor) -> Tensor:
-    """Return images with the motion blur of ImageMagick: half a Gaussian along a line, 16 bit, edges repeated."""
+    """Return images with the motion blur of ImageMagick: half a Gaussian along a line, 16 bits, repeated edges."""
     n, _, h, w = images.shape
     weights = _half_gaussian(radius, std)
     x, total = images.double(), torch.zeros_like(images, dtype=torch.float64)
@@ -157,7 +162,10 @@ def _half_gaussian(radius: float, std: float) -> np.ndarray:
 
 
 def zoom_blur(images: Tensor, parameters: tuple[float, float]) -> Tensor:
-    """Return the mean of the image and its enlargements. `parameters` are end and step of the factors, from 1."""
+    """Return the mean of the image and its enlargements.
+
+    `parameters` are the largest factor and the step between factors.
+    """
     factors = np.arange(1, *parameters)
     x = to_unit_range(images).float()
     rows, total = x.double().mT, torch.zeros_like(x)
@@ -177,7 +185,8 @@ def zoom_matrix(side: int, factor: float) -> np.ndarray:
     low = np.minimum(np.floor(positions).astype(np.int64), crop_side - 1)
     fraction = positions - low
     matrix = np.zeros((side, side))
-    is_inside = positions <= crop_side - 1  # positions beyond the last pixel, due to rounding, are black as in SciPy
+    # Due to rounding, a position can be beyond the last pixel. Such positions are black, as in SciPy.
+    is_inside = positions <= crop_side - 1
     for i in np.flatnonzero(is_inside):
         matrix[i, crop_start + low[i]] += 1 - fraction[i]
         if fraction[i] > 0:

@@ -1,4 +1,7 @@
-"""CORRUPTIONS: the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C. `apply_corruption` applies one."""
+"""CORRUPTIONS: the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C.
+
+`apply_corruption` applies one of them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from lcrbnn.evaluation.corruptions.frost_photos import FrostPhotos
 from lcrbnn.evaluation.corruptions.severities import IMAGE_SIDES, SEVERITY_PARAMETERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
-SEED = 0  # fixed, so that all networks are evaluated on the same corrupted images
-PIXELS_PER_CPU_BATCH = 1 << 16  # so many pixels fit the cache of a CPU
-GPU_BATCH_FACTOR = 64  # a GPU needs larger batches
-MIN_BATCH_IMAGES = 8  # minimum batch size for large images
+SEED = 0  # fixed seed, so that all networks are evaluated on the same corrupted images
+PIXELS_PER_CPU_BATCH = 1 << 16  # number of pixels per batch that fits into the cache of a CPU
+GPU_BATCH_FACTOR = 64  # number of pixels per batch on a GPU, which needs larger batches
+MIN_BATCH_IMAGES = 8  # minimum batch size; it matters for large images
 
 
 def _draw_nothing(rng: ImageRandom, images: Tensor, parameters: Any) -> tuple[()]:
@@ -28,7 +31,7 @@ def _draw_nothing(rng: ImageRandom, images: Tensor, parameters: Any) -> tuple[()
 
 @dataclass(frozen=True)
 class Corruption:
-    """A row of CORRUPTIONS.
+    """A row of CORRUPTIONS: functions that draw random numbers and corrupt images.
 
     `draw(rng, images, parameters)` returns the random numbers, and `apply(images, parameters, *draws)` is the
     deterministic corruption, uint8 to uint8. With the random numbers of the published code, `apply` reproduces the
@@ -36,8 +39,8 @@ class Corruption:
     """
 
     name: str
-    family: str  # noise, blur, weather, digital
-    is_main: bool  # one of the 15 averaged corruptions; the other four are meant for validation
+    family: str  # noise, blur, weather or digital
+    is_main: bool  # True for the 15 corruptions that are averaged; the other four are meant for validation
     apply: Callable[..., Tensor]
     draw: Callable[[ImageRandom, Tensor, Any], tuple[Any, ...]] = _draw_nothing
 
@@ -87,8 +90,8 @@ def apply_corruption(
 ) -> Tensor:
     """Return corrupted images for uint8 images (n, 3, h, w).
 
-    Random numbers depend only on corruption, severity, split and `indices`, the positions of the images in the split.
-    Frost needs its photos on the device of the images.
+    Random numbers depend only on the corruption, the severity, the split and `indices` (the positions of the images in
+    the split). The corruption frost needs its photos on the device of the images.
     """
     corruption = lookup(CORRUPTIONS, name, "corruption")
     check_number(severity, "a severity", low=SEVERITIES[0], high=SEVERITIES[-1], integer=True)

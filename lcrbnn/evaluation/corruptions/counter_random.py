@@ -1,4 +1,7 @@
-"""Random numbers for corruptions, determined by the position of an image in its split. Same bits on every device."""
+"""Random numbers for corruptions.
+
+They depend on the position of an image in its split and are equal on every device.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def _to_signed(value: int) -> int:
-    """Return the int64 value with the bits of an unsigned 64-bit value."""
+    """Return the int64 value that has the same bits as an unsigned 64-bit value."""
     return value - (1 << 64) if value >> 63 else value
 
 
-# SplitMix64 (Steele, Lea and Flood): a counter whose bits are scrambled. Sums and products of int64 wrap around.
+# Constants of SplitMix64 (Steele, Lea and Flood), which scrambles the bits of a counter. Sums and products of int64
+# wrap around.
 _COUNTER_STEP = _to_signed(0x9E3779B97F4A7C15)
 _FIRST_MULTIPLIER = _to_signed(0xBF58476D1CE4E5B9)
 _SECOND_MULTIPLIER = _to_signed(0x94D049BB133111EB)
@@ -27,12 +31,12 @@ _SECOND_MULTIPLIER = _to_signed(0x94D049BB133111EB)
 class ImageRandom:
     """Random number generator of a batch of images.
 
-    The numbers depend only on the key, the index of the image and the number of earlier draws, but on no batch, worker
-    or device. `photos` are the photos for the corruption frost.
+    The numbers depend only on the key, the index of the image and the number of earlier draws. They do not depend on
+    the batch, the worker or the device. `photos` are the photos for the corruption frost.
     """
 
     def __init__(self, key: str, indices: Tensor, photos: FrostPhotos | None = None) -> None:
-        """Start from a key that names the purpose, and the index (n,) of each image in its split."""
+        """Start from a key that names the purpose, and from the index of each image in its split, (n,)."""
         start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
         self.start_states = _scramble_bits(indices.long() * _COUNTER_STEP + _to_signed(start))
         self.num_drawn = 0
@@ -73,5 +77,5 @@ def _scramble_bits(x: Tensor) -> Tensor:
 
 
 def _shift_right(x: Tensor, num_bits: int) -> Tensor:
-    """Shift bits to the right and fill with zeros. The shift of torch would repeat the sign bit."""
+    """Return the bits shifted to the right, filled with zeros. torch's own shift would repeat the sign bit."""
     return (x >> num_bits).bitwise_and_((1 << (64 - num_bits)) - 1)

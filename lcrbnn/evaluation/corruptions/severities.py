@@ -1,4 +1,4 @@
-"""Published parameters of the five severities of each corruption.
+"""The published parameters of each corruption at its five severities.
 
 They are defined for images of 224 pixels (ImageNet-C), 64 pixels (Tiny-ImageNet-C) and 32 pixels (CIFAR-10-C).
 """
@@ -94,7 +94,7 @@ SEVERITY_PARAMETERS: dict[str, dict[int, tuple[Any, ...]]] = {
             (64 * a, 64 * s, 64 * p)
             for a, s, p in ((0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02))
         ),
-        224: tuple(  # 244, not 224, as in the published code
+        224: tuple(  # The published code has 244 here, not 224.
             (244 * a, 244 * s, 244 * p)
             for a, s, p in ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
         ),

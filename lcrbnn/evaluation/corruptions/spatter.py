@@ -1,4 +1,4 @@
-"""Spatter: drops of water with bright rims, or mud."""
+"""Spatter corruption: drops of water with bright rims, or mud."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SpatterParameters = tuple[
     float, float, float, float, float, int
-]  # mean, std, std of smoothing, threshold, amount, 1 = mud
+]  # parameters: mean and std of the noise, std of its smoothing, threshold, amount, 1 = mud
 WATER_RGB = (175 / 255, 238 / 255, 238 / 255)
 MUD_RGB = (63 / 255, 42 / 255, 20 / 255)
 MIN_MUD_COVER = 0.8
-MAX_EDGE_DISTANCE_PX = 20  # larger distances to an edge count as this distance
-WEAK_EDGE_THRESHOLD, STRONG_EDGE_THRESHOLD = 50, 150  # thresholds of the edges
+MAX_EDGE_DISTANCE_PX = 20  # distances to an edge above this value count as this value
+WEAK_EDGE_THRESHOLD, STRONG_EDGE_THRESHOLD = 50, 150  # lower and upper threshold of the Canny edge detector
 RELIEF_KERNEL = np.array([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
 BOX_KERNEL = np.ones((3, 3))
-# Lengths of a straight, diagonal and knight's step in 1/65536 pixel, as in the distance transform of OpenCV.
+# Lengths of a straight, a diagonal and a knight's step in 1/65536 pixel, as in the distance transform of OpenCV.
 STRAIGHT_STEP, DIAGONAL_STEP, KNIGHT_STEP = 65536, 91750, 143976
 STEP_COSTS = [
     (i, j, {1: STRAIGHT_STEP, 2: DIAGONAL_STEP, 5: KNIGHT_STEP}[i * i + j * j])
@@ -45,10 +45,10 @@ def draw_liquid(rng: ImageRandom, images: Tensor, parameters: SpatterParameters)
 
 
 def spatter(images: Tensor, parameters: SpatterParameters, liquid: Tensor) -> Tensor:
-    """Return images with liquid at pixels whose smoothed noise exceeds a threshold.
+    """Return images with liquid at the pixels at which smoothed noise exceeds a threshold.
 
     At 224 pixels, water equals that of the published code only if OpenCV runs there without Intel IPP
-    (`cv2.ipp.setUseIPP(False)`). The distances of IPP differ by up to 8e-5, and pixels then by up to 11 levels.
+    (`cv2.ipp.setUseIPP(False)`). With IPP, the distances differ by up to 8e-5, and pixel values by up to 11 levels.
     """
     _, _, smoothing_std, threshold, amount, is_mud = parameters
     liquid = gaussian_filter(liquid, smoothing_std)
@@ -68,7 +68,7 @@ def _color_tensor(color: tuple[float, float, float], like: Tensor) -> Tensor:
 
 
 def _compute_shine(liquid: Tensor, amount: float) -> Tensor:
-    """Return the strength of the water colour at each pixel, float32 (n, h, w)."""
+    """Return how strongly each pixel gets the colour of water, float32 (n, h, w)."""
     level = (liquid * 255).to(torch.uint8)
     distance = distance_to_edge(canny_edges(level)).clamp(max=MAX_EDGE_DISTANCE_PX)
     distance = torch.floor((correlate(distance, BOX_KERNEL) * (1 / 9)).float())
@@ -80,7 +80,7 @@ def _compute_shine(liquid: Tensor, amount: float) -> Tensor:
 
 
 def canny_edges(level: Tensor) -> Tensor:
-    """Return the Canny edges of uint8 images (n, h, w) as bool, equal to those of OpenCV."""
+    """Return the Canny edges of uint8 images (n, h, w) as bool. They equal those of OpenCV."""
     h, w = level.shape[-2:]
     padded_level = pad_image(level.int(), 1, nearest_index)
 
@@ -98,7 +98,7 @@ def canny_edges(level: Tensor) -> Tensor:
     )
     size = gradient_x.abs() + gradient_y.abs()
     padded_size = torch.nn.functional.pad(size, (1, 1, 1, 1))
-    horizontal_limit = gradient_x.abs() * 13573  # the tangent of 22.5 degrees, in 1/32768
+    horizontal_limit = gradient_x.abs() * 13573  # the tangent of 22.5 degrees, in units of 1/32768
     scaled_gradient_y = gradient_y.abs() << 15
     is_horizontal, is_vertical = (
         scaled_gradient_y < horizontal_limit,
@@ -118,7 +118,7 @@ def canny_edges(level: Tensor) -> Tensor:
     )
     candidates = is_maximum & (size > WEAK_EDGE_THRESHOLD)
     edges = candidates & (size > STRONG_EDGE_THRESHOLD)
-    while True:  # candidates that touch an edge become edges
+    while True:  # candidates that touch an edge become edges too
         grown_edges = torch.nn.functional.max_pool2d(edges[:, None].float(), 3, 1, 1)[:, 0].bool() & candidates
         if torch.equal(grown_edges, edges):
             return edges
@@ -126,7 +126,10 @@ def canny_edges(level: Tensor) -> Tensor:
 
 
 def distance_to_edge(edge: Tensor) -> Tensor:
-    """Return the distance of each pixel to the nearest edge in pixels, measured along STEP_COSTS, float32 (n, h, w)."""
+    """Return the distance of each pixel to the nearest edge in pixels, float32 (n, h, w).
+
+    It is the length of a path whose steps have the lengths STEP_COSTS.
+    """
     h, w = edge.shape[-2:]
     max_distance = (MAX_EDGE_DISTANCE_PX + 1) * STRAIGHT_STEP
     distance = torch.where(edge, 0, max_distance).int()
@@ -141,9 +144,13 @@ def distance_to_edge(edge: Tensor) -> Tensor:
 
 
 def equalize_levels(levels: Tensor) -> Tensor:
-    """Return integers 0..MAX_EDGE_DISTANCE_PX (n, h, w) after histogram equalization to 0..255, as in OpenCV."""
+    """Return levels (n, h, w) after histogram equalization to 0..255, as in OpenCV.
+
+    The input levels are integers from 0 to MAX_EDGE_DISTANCE_PX.
+    """
     num_pixels = levels[0].numel()
-    counts = torch.stack([(levels == v).sum((1, 2)) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)  # (n, FAR + 1)
+    # number of pixels by image and distance, (n, MAX_EDGE_DISTANCE_PX + 1)
+    counts = torch.stack([(levels == v).sum((1, 2)) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     cumulative = torch.stack([counts[:, : v + 1].sum(1) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     lowest_level = (counts > 0).int().argmax(1, keepdim=True)
     remaining_pixels = num_pixels - counts.gather(1, lowest_level)

@@ -1,4 +1,4 @@
-"""Weather: snow, frost, fog, and brightness."""
+"""Weather corruptions: snow, frost, fog, and brightness."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SnowParameters = tuple[
     float, float, float, float, float, float, float
-]  # mean, std, zoom, threshold, blur radius, blur std, image weight
-INITIAL_ROUGHNESS = 100.0  # of the plasma fractal: largest random deviation from the mean of neighbours
+]  # parameters: mean and std of the noise, zoom, threshold, radius and std of the blur, weight of the image
+INITIAL_ROUGHNESS = 100.0  # largest random deviation from the mean of the neighbours in the plasma fractal
 
 
 def draw_snow(rng: ImageRandom, images: Tensor, parameters: SnowParameters) -> tuple[Tensor, Tensor]:
-    """Return noise for the flakes (n, h, w) and the angles of their fall in degrees from -135 to -45 (n,)."""
+    """Return noise for the snowflakes (n, h, w) and the angles of their fall, from -135 to -45 degrees (n,)."""
     mean, std = parameters[:2]
     return rng.normal(*images.shape[-2:]) * std + mean, rng.uniform() * 90 - 135
 
 
 def snow(images: Tensor, parameters: SnowParameters, flakes: Tensor, angle: Tensor) -> Tensor:
-    """Return whitened images plus motion-blurred flakes, added twice, the second time rotated by 180 degrees."""
+    """Return whitened images with motion-blurred snowflakes.
+
+    The flakes are added twice: the second time rotated by 180 degrees.
+    """
     _, _, zoom_factor, threshold, blur_radius, blur_std, image_weight = parameters
     layer = flakes[:, None]
     if zoom_factor != 1:
@@ -44,15 +47,15 @@ def snow(images: Tensor, parameters: SnowParameters, flakes: Tensor, angle: Tens
 
 
 def _to_gray(x: Tensor) -> Tensor:
-    """Return gray values of float32 colors, bit by bit equal to OpenCV.
+    """Return the gray values of float32 colors. All bits equal those of OpenCV.
 
-    OpenCV starts with green, then adds red and blue with one rounding each (fused multiply-add).
+    OpenCV starts with green. Then it adds red and blue, with one rounding each (fused multiply-add).
     """
     total = x[:, 1:2] * 0.587
     for channel, weight in ((0, 0.299), (2, 0.114)):
         product = x[:, channel : channel + 1].double() * float(
             np.float32(weight)
-        )  # exact in float64: the product has 48 bits
+        )  # This is exact in float64, because the product has 48 bits.
         total = (product + total.double()).float()
     return total
 
@@ -68,13 +71,13 @@ def draw_crop(rng: ImageRandom, images: Tensor, parameters: tuple[float, float])
 
 
 def frost(images: Tensor, parameters: tuple[float, float], crop: Tensor) -> Tensor:
-    """Return the weighted sum of image and frost crop."""
+    """Return the weighted sum of an image and its frost crop."""
     image_weight, frost_weight = parameters
     return (images.double() * image_weight + crop.double() * frost_weight).clamp(0, 255).to(torch.uint8)
 
 
 def draw_plasma(rng: ImageRandom, images: Tensor, parameters: tuple[float, float]) -> tuple[list[Tensor]]:
-    """Return uniform numbers (n, 3, k, k) for each level of the plasma fractal, from coarse to fine."""
+    """Return uniform random numbers (n, 3, k, k) for each level of the plasma fractal, from coarse to fine."""
     side, levels = _next_power_of_two(images.shape[-1]), []
     for level in range(side.bit_length() - 1):
         levels.append(rng.uniform(3, 1 << level, 1 << level))
@@ -87,7 +90,7 @@ def _next_power_of_two(side: int) -> int:
 
 
 def fog(images: Tensor, parameters: tuple[float, float], draws: list[Tensor]) -> Tensor:
-    """Return images plus a plasma fractal, scaled so that the brightest value stays the same."""
+    """Return images plus a plasma fractal. The sum is scaled so that the largest value stays the same."""
     amount, decay = parameters
     side = images.shape[-1]
     x = to_unit_range(images)
@@ -97,7 +100,10 @@ def fog(images: Tensor, parameters: tuple[float, float], draws: list[Tensor]) ->
 
 
 def plasma_fractal(draws: list[Tensor], decay: float) -> Tensor:
-    """Return plasma fractals (n, k, k) in [0, 1]: diamond-square algorithm on a torus with numbers of draw_plasma."""
+    """Return plasma fractals (n, k, k) in [0, 1], made from the numbers of draw_plasma.
+
+    The algorithm is diamond-square on a torus.
+    """
     side, device = 1 << len(draws), draws[0].device
     field = torch.zeros(len(draws[0]), side, side, dtype=torch.float64, device=device)
     roughness = INITIAL_ROUGHNESS
@@ -122,6 +128,6 @@ def plasma_fractal(draws: list[Tensor], decay: float) -> Tensor:
 
 
 def brightness(images: Tensor, offset: float) -> Tensor:
-    """Return images with an offset added to the value of HSV."""
+    """Return images that are brighter: an offset is added to their V channel in HSV."""
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, saturation, (value + offset).clamp(0, 1)))

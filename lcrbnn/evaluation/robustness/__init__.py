@@ -1,1 +1,1 @@
-"""Errors on corrupted test images, mean corruption error, refitted linear heads."""
+"""Errors on corrupted test images, the mean corruption error, and linear heads that are trained again."""

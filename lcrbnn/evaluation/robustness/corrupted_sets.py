@@ -1,4 +1,4 @@
-"""Sources of corrupted images: generated from the test split, or read from a CIFAR-10-C or ImageNet-C folder."""
+"""Sources of corrupted images: generated from the test split, or read from a folder with CIFAR-10-C or ImageNet-C."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class CorruptedBatch(NamedTuple):
 
 
 class CorruptedSet(Protocol):
-    """Source of corrupted images."""
+    """Base class of a source of corrupted images."""
 
-    name: str  # written to the record
-    num_images: int  # per corruption and severity
+    name: str  # description of the source, written to the record
+    num_images: int  # number of images per corruption and severity
 
     def iter_batches(self, corruption: str, severity: int) -> Iterator[CorruptedBatch]:
-        """Yield the images of one corruption at one severity, on the device."""
+        """Yield batches of the images with one corruption at one severity, on the device."""
         ...
 
 
 class GeneratedSet:
-    """Images of the test split, corrupted here."""
+    """Images of the test split, corrupted by this package."""
 
     name = "regenerated"
 
@@ -62,14 +62,17 @@ class GeneratedSet:
 
 
 class CifarCFolder:
-    """CIFAR-10-C as published: labels.npy and one NAME.npy per corruption, uint8 (5 n, h, w, 3) by severity."""
+    """CIFAR-10-C as published: labels.npy, and one file NAME.npy per corruption.
+
+    A file has the images of all severities in order, uint8 (5 n, h, w, 3).
+    """
 
     name = "official arrays"
 
     def __init__(
         self, folder: Path, corruptions: Sequence[str], test: Split, num_images: int, device: torch.device
     ) -> None:
-        """Check the shapes of all files, and the labels against those of the test split, before any image is read."""
+        """Check the shapes of all files and compare their labels with those of the test split. No image is read yet."""
         self.folder, self.device, self.num_images = folder, device, num_images
         self.images_per_severity = len(test.labels)
         self.labels = torch.from_numpy(test.labels[:num_images]).to(device)
@@ -112,7 +115,8 @@ def _map_array(path: Path) -> np.ndarray:
 class ImageNetCFolder:
     """ImageNet-C or Tiny-ImageNet-C as published: CORRUPTION/SEVERITY/CLASS/IMAGE, or FAMILY/CORRUPTION/...
 
-    Classes are numbered in the order of their names. With `max_images`, that many evenly spaced images are used.
+    Classes are numbered in the alphabetical order of their names. With `max_images`, only that many evenly spaced
+    images are used.
     """
 
     name = "official pictures"
@@ -152,7 +156,7 @@ class ImageNetCFolder:
         ]
 
     def iter_batches(self, corruption: str, severity: int) -> Iterator[CorruptedBatch]:
-        """Yield images that are decoded one by one."""
+        """Yield batches of images. They are decoded one by one."""
         files = self.labeled_files[corruption, severity]
         for start in range(0, self.num_images, BATCH_SIZE):
             batch = [files[i] for i in self.indices[start : start + BATCH_SIZE]]
@@ -172,7 +176,7 @@ class ImageNetCFolder:
 
 
 def _find_corruption_folder(folder: Path, corruption: str) -> Path:
-    """Return the folder of one corruption: directly in the folder, or in a subfolder such as blur or noise."""
+    """Return the folder of one corruption. It is in the main folder, or in a subfolder such as blur or noise."""
     for candidate in (folder / corruption, *sorted(folder.glob(f"*/{corruption}"))):
         if candidate.is_dir():
             return candidate

@@ -1,4 +1,4 @@
-"""Errors of networks on corrupted images: each batch is corrupted once and evaluated by all networks."""
+"""Errors of networks on corrupted images. Each batch is corrupted once, then all networks evaluate it."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ CORRUPTION_SEVERITY_PAIRS = [(name, severity) for name in CORRUPTIONS for severi
 
 @dataclass(frozen=True)
 class RobustnessSettings:
-    """Which images, corruptions and heads are measured."""
+    """Settings of a measurement: which images, corruptions and classifier heads are used."""
 
-    num_images: int | None = None  # number of test images; None = all
+    num_images: int | None = None  # number of test images; None = all test images
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
-    corrupted_data_folder: Path | None = None  # published corrupted images; None = corrupt the test images here
-    frost_photos_folder: Path | None = None  # None = folder frost in the data folder
-    refit_heads: bool = False  # also measure heads refitted on training images
+    # folder with published corrupted images; None = corrupt the test images here
+    corrupted_data_folder: Path | None = None
+    frost_photos_folder: Path | None = None  # folder with the frost photos; None = the folder frost in the data folder
+    refit_heads: bool = False  # whether heads that are trained again on training images are measured too
 
     @property
     def head_names(self) -> tuple[str, ...]:
-        """Return the names of the heads that are measured."""
+        """Return the names of the classifier heads that are measured."""
         return (AS_TRAINED, *REFIT_HEADS) if self.refit_heads else (AS_TRAINED,)
 
     @property
@@ -66,10 +67,10 @@ def measure_corruption_errors(
     settings: RobustnessSettings | None = None,
     make_progress_bar: Callable[[int], ProgressBar] = ProgressBar,
 ) -> list[CorruptionEvaluator]:
-    """Return an evaluator with the errors under each corruption for each pair of network and record path (or None).
+    """Return one evaluator per network, with the errors under each corruption. Each network has a record path or None.
 
-    A record is written after each corruption. Corruptions that a record already contains are not measured again. Heads
-    are fitted on training images only.
+    A record is written after each corruption. If a record already contains a corruption, it is not measured again.
+    Heads are fitted on training images only.
     """
     options, settings = options or RunOptions(), settings or RobustnessSettings()
     for _, record_path in models:
@@ -109,7 +110,7 @@ def measure_corruption_errors(
 def _open_corrupted_set(
     dataset: DataSet, images: ImageArrays, settings: RobustnessSettings, options: RunOptions, device: torch.device
 ) -> tuple[CorruptedSet, FrostPhotos | None]:
-    """Return the source of corrupted test images, and the frost photos if they are needed."""
+    """Return the source of corrupted test images, and the frost photos if it needs them."""
     if settings.num_images is not None:
         check_number(settings.num_images, "--num-images", low=1, high=len(images.test.labels), integer=True)
     photos = None
@@ -129,7 +130,10 @@ def _limit_images(dataset: DataSet, split: Split, max_images: int | None) -> Spl
 def _build_record_settings(
     corrupted_set: CorruptedSet, settings: RobustnessSettings, device: torch.device
 ) -> dict[str, Any]:
-    """Return the settings, besides the network, that the figures depend on. Resuming needs equal ones."""
+    """Return the settings, besides the network, on which the figures depend.
+
+    A measurement only resumes with equal settings.
+    """
     return {
         "images": corrupted_set.num_images,
         "corrupted_images": corrupted_set.name,
@@ -141,7 +145,7 @@ def _build_record_settings(
 
 
 class _Measurement:
-    """Measures the corruptions that are missing, with a progress bar that counts batches."""
+    """Measures the corruptions that are missing. A progress bar counts the batches."""
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class _Measurement:
     # -- heads ---------------------------------------------------------------------------------------------------
 
     def _training_splits(self) -> dict[str, Split]:
-        """Return the training images of the runs by their setting `train_split`."""
+        """Return the training images of the runs, by the runs' setting `train_split`."""
         return {r.spec.train_split: divide_splits(r.spec, r.dataset, self.images)[0] for r in self.evaluators}
 
     def _fit_heads(self) -> None:
@@ -247,7 +251,7 @@ def _iter_batches(images: torch.Tensor, labels: torch.Tensor) -> Iterator[Corrup
 def _iter_mixed_corruptions(
     images: torch.Tensor, labels: torch.Tensor, photos: FrostPhotos | None
 ) -> Iterator[CorruptedBatch]:
-    """Yield every training image once, image i corrupted by pair i mod 95 of corruption and severity."""
+    """Yield each training image once. Image i has the corruption and severity with number i mod 95."""
     for first, (name, severity) in enumerate(CORRUPTION_SEVERITY_PAIRS[: len(labels)]):
         rows = torch.arange(first, len(labels), len(CORRUPTION_SEVERITY_PAIRS), device=images.device)
         yield CorruptedBatch(apply_corruption(images[rows], name, severity, rows, photos, split="train"), labels[rows])

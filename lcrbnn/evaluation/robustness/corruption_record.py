@@ -1,4 +1,4 @@
-"""Errors of one network on corrupted images, and the record that is written after each corruption."""
+"""Errors of one network on corrupted images, and the record of them. The record is written after each corruption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AS_TRAINED = "as trained"
 REFIT_HEADS = (
     "refit on clean",
     "refit on corrupted",
-)  # names of refitted heads, by the training images they are fitted on
+)  # names of heads that are trained again, by the training images that they are fitted on
 TEST_IMAGES_NOTE = "test images, clean and corrupted: not among the readings that the run's own record counts"
 
 
@@ -37,7 +37,10 @@ class CorruptionEvaluator:
     def __init__(
         self, model: EvaluatedModel, record_path: Path | None, device: torch.device, head_names: Sequence[str]
     ) -> None:
-        """Move the network to the device. `head_names` are the heads to measure. Without a path, write no record."""
+        """Move the network to the device. `head_names` are the heads to measure.
+
+        If the path is None, no record is written.
+        """
         self.name, self.record_path, self.device = model.name, record_path, device
         self.spec, self.dataset, self.model_settings = model.spec, model.dataset, model.record_settings
         self.feature_extractor = FeatureExtractor(model.model.to(device))
@@ -58,7 +61,7 @@ class CorruptionEvaluator:
 
     @torch.no_grad()
     def count_errors(self, images: Tensor, labels: Tensor) -> dict[str, int]:
-        """Return the number of misclassified images for each head, in the precision of the run."""
+        """Return the number of misclassified images for each head. The precision is that of the run."""
         features, error_counts = self.extract_features(images), {}
         with (
             deterministic_run(self.spec.deterministic, self.spec.precision),
@@ -69,7 +72,7 @@ class CorruptionEvaluator:
         return error_counts
 
     def fit_head(self, name: str, features: Tensor, labels: Tensor) -> None:
-        """Add a head that is fitted on the features of training images."""
+        """Add a head that is fitted on the features of these training images."""
         self.heads[name] = fit_linear_head(features, labels, self.heads[AS_TRAINED])
 
     def is_measured(self, corruption: str) -> bool:
@@ -77,7 +80,7 @@ class CorruptionEvaluator:
         return all(corruption in errors for errors in self.errors.values())
 
     def resume(self, settings: dict[str, Any]) -> None:
-        """Store the settings, and load the errors of an existing record with the same settings."""
+        """Store the settings. If there is a record with the same settings, load its errors."""
         self.settings = {**self.model_settings, **settings}
         if self.record_path is None or not self.record_path.exists():
             return
@@ -92,7 +95,7 @@ class CorruptionEvaluator:
         self.clean_errors, self.errors = figures["clean"], figures["errors"]
 
     def save_record(self, is_complete: bool) -> None:
-        """Write the errors measured so far to the record, if the network has one."""
+        """Write all errors that are measured so far into the record. Do nothing if the network has no record."""
         if self.record_path is None:
             return
         means = {}

@@ -1,4 +1,4 @@
-"""Linear evaluation: a frozen feature extractor and linear heads refitted on features of training images."""
+"""Linear evaluation: the network is frozen except for its last layer, which is fitted again to training images."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError
 from lcrbnn.nn.models.network import Network
 
-WEIGHT_DECAY = 1e-4  # coefficient of half the squared norm of the weights of a refitted head
+WEIGHT_DECAY = 1e-4  # weight decay of a refitted head: the factor of half the squared norm of its weights
 MAX_LBFGS_STEPS = 100
 
 
 class FeatureExtractor(nn.Module):
-    """A network without its last linear layer: images -> features (n, k)."""
+    """A network without its last linear layer. It maps images to features (n, k)."""
 
     def __init__(self, model: Network) -> None:
-        """Wrap a network, which is not changed. Raise InputError if it does not end in a linear layer."""
+        """Wrap a network without changing it. Raise InputError if its last layer is not linear."""
         super().__init__()
         head_layers = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
         if not isinstance(head_layers[-1], nn.Linear):
@@ -33,7 +33,7 @@ class FeatureExtractor(nn.Module):
 
 
 class LinearHead(nn.Module):
-    """A last layer in float32, whatever the precision of the feature extractor."""
+    """A last linear layer in float32, whatever precision the feature extractor has."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         """Copy weight and bias as float32 parameters."""
@@ -43,7 +43,7 @@ class LinearHead(nn.Module):
 
     @classmethod
     def from_linear(cls, layer: nn.Module) -> LinearHead:
-        """Return a head with the weight and bias of a linear layer."""
+        """Return a head with the weight and the bias of a linear layer."""
         assert isinstance(layer, nn.Linear)
         bias = torch.zeros(layer.out_features, device=layer.weight.device) if layer.bias is None else layer.bias
         return cls(layer.weight, bias)
@@ -54,9 +54,10 @@ class LinearHead(nn.Module):
 
 
 def fit_linear_head(features: Tensor, labels: Tensor, initial_head: LinearHead) -> LinearHead:
-    """Return the head that minimizes cross-entropy with a small weight decay, by L-BFGS from `initial_head`.
+    """Return the linear head that minimizes the cross-entropy plus a small weight decay.
 
-    Each step uses all features, in float64: the result depends on no data order, learning rate or seed.
+    The optimizer is L-BFGS, and it starts from `initial_head`. Each step uses all features in float64. So the result
+    does not depend on a data order, a learning rate or a seed.
     """
     features = features.double()
     weight = initial_head.weight.detach().double().requires_grad_()

@@ -1,4 +1,4 @@
-"""Means of the errors under corruption, and the mean corruption error (mCE): errors relative to those of AlexNet."""
+"""Means of the errors under corruption, and the mean corruption error (mCE), which is relative to AlexNet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS
 
-ErrorsByCorruption = Mapping[str, Sequence[float]]  # corruption -> error in percent at severities 1 to 5
+ErrorsByCorruption = Mapping[str, Sequence[float]]  # corruption -> errors in percent at severities 1 to 5
 
-# Error of AlexNet on ImageNet-C, mean over severities, by which mCE divides (Hendrycks and Dietterich, 2019).
+# Errors of AlexNet on ImageNet-C, averaged over severities (Hendrycks and Dietterich, 2019). The mCE divides by them.
 ALEXNET_ERRORS: dict[str, float] = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -28,25 +28,29 @@ ALEXNET_ERRORS: dict[str, float] = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-ALEXNET_CLEAN_ERROR = 0.435  # as quoted in the literature; the source of the other values does not contain it
-MCE_IMAGE_SIDE = 224  # mCE is defined for ImageNet-C only
+# clean error of AlexNet as quoted in the literature; the source of the other values does not contain it
+ALEXNET_CLEAN_ERROR = 0.435
+MCE_IMAGE_SIDE = 224  # mCE is only defined for ImageNet-C, which has images of this side length
 
 MAIN_CORRUPTIONS = tuple(name for name, row in CORRUPTIONS.items() if row.is_main)
 
 
 class CorruptionSummary(NamedTuple):
-    """Mean errors in percent, or None if a corruption was not measured or, for mCE, if the images are not 224 x 224."""
+    """Mean errors in percent. A field is None if a corruption was not measured.
 
-    main: float | None  # the 15 main corruptions, all severities
-    all: float | None  # all 19 corruptions, all severities
-    main_worst: float | None  # the 15 main corruptions at severity 5
-    all_worst: float | None  # all 19 corruptions at severity 5
+    The mCE is None unless images are 224 x 224.
+    """
+
+    main: float | None  # mean over the 15 main corruptions and all severities
+    all: float | None  # mean over all 19 corruptions and all severities
+    main_worst: float | None  # mean over the 15 main corruptions at severity 5
+    all_worst: float | None  # mean over all 19 corruptions at severity 5
     mce: float | None
     relative_mce: float | None
 
 
 def summarize_errors(errors: ErrorsByCorruption, clean_error: float, image_side: int) -> CorruptionSummary:
-    """Return all means of one network for images of this side. `clean_error` is in percent."""
+    """Return all mean errors of one network for images of this side length. `clean_error` is in percent."""
     has_mce = image_side == MCE_IMAGE_SIDE and all(name in errors for name in MAIN_CORRUPTIONS)
     return CorruptionSummary(
         compute_mean_error(errors, MAIN_CORRUPTIONS),
@@ -61,7 +65,10 @@ def summarize_errors(errors: ErrorsByCorruption, clean_error: float, image_side:
 def compute_mean_error(
     errors: ErrorsByCorruption, names: Sequence[str] | Mapping[str, object], *, only_highest_severity: bool = False
 ) -> float | None:
-    """Return the mean error over these corruptions, at all severities or only at severity 5 (None if incomplete)."""
+    """Return the mean error over these corruptions, at all severities or only at severity 5.
+
+    Return None if one is missing.
+    """
     if not all(name in errors for name in names):
         return None
     return statistics.fmean(
@@ -70,12 +77,15 @@ def compute_mean_error(
 
 
 def compute_mce(errors: ErrorsByCorruption) -> float:
-    """Return the mean corruption error: mean ratio to the errors of AlexNet over the 15 corruptions, in percent."""
+    """Return the mean corruption error in percent: the ratio to AlexNet's error, averaged over the 15 corruptions."""
     return statistics.fmean(statistics.fmean(errors[name]) / ALEXNET_ERRORS[name] for name in MAIN_CORRUPTIONS)
 
 
 def compute_relative_mce(errors: ErrorsByCorruption, clean_error: float) -> float:
-    """Return the relative mCE, in percent: the same ratio for the increase over the clean error."""
+    """Return the relative mCE in percent.
+
+    It compares how much corruptions increase the clean error, relative to AlexNet.
+    """
     return 100 * statistics.fmean(
         (statistics.fmean(errors[name]) - clean_error) / 100 / (ALEXNET_ERRORS[name] - ALEXNET_CLEAN_ERROR)
         for name in MAIN_CORRUPTIONS

@@ -1,4 +1,4 @@
-"""Robustness as text: one table per group of runs, and paired differences between groups."""
+"""Robustness as text: one table per group of runs, and the paired differences between groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ SUMMARY_TITLES = {
 
 
 def render_group_table(title: str, evaluators: Sequence[CorruptionEvaluator]) -> str:
-    """Return a table of errors in percent, averaged over the runs: one row per corruption, then means, per head."""
+    """Return a table of errors in percent, averaged over the runs.
+
+    It has one row per corruption, then rows of means.
+    """
     lines = []
     for head in evaluators[0].errors:
         runs_note = "" if len(evaluators) == 1 else f", mean of {len(evaluators)} runs"
@@ -41,7 +44,7 @@ def render_group_table(title: str, evaluators: Sequence[CorruptionEvaluator]) ->
 
 
 def _collect_mean_errors(evaluators: Sequence[CorruptionEvaluator], head: str) -> dict[str, list[float]]:
-    """Return the clean error and all available mean errors by title, with one value per run."""
+    """Return the clean error and all available mean errors. Keys are row titles, and each has one value per run."""
     errors_by_title = {"clean": [evaluator.clean_errors[head] for evaluator in evaluators]}
     summaries: list[CorruptionSummary] = [
         summarize_errors(r.errors[head], r.clean_errors[head], r.dataset.image_size) for r in evaluators
@@ -54,9 +57,9 @@ def _collect_mean_errors(evaluators: Sequence[CorruptionEvaluator], head: str) -
 
 
 def render_group_differences(groups: Mapping[str, Sequence[CorruptionEvaluator]]) -> Iterator[str]:
-    """Yield lines with paired error differences, with 95 % intervals, between each other group and the first.
+    """Yield lines with the paired error differences between the first group and each other group, with 95 % intervals.
 
-    Groups whose seeds differ from those of the first group are left out.
+    A group is left out if its seeds differ from those of the first group.
     """
     baseline, *other_groups = groups.items()
     seeds = [evaluator.spec.seed for evaluator in baseline[1]]

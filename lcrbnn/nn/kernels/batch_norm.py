@@ -1,7 +1,7 @@
-"""Batch norm in training for compiled steps: one kernel launch computes all sums over the batch, in each direction.
+"""Batch norm in training for compiled steps. One kernel launch per direction computes all sums over the batch.
 
-torch.compile generates three launches for such a sum, and a network of many small feature maps spends its time on
-launches. All elementwise work is plain torch code, which the compiler fuses with the operations around it.
+torch.compile generates three launches for such a sum. A network with many small feature maps spends most of its time on
+launches. All elementwise work is plain torch code, so the compiler can fuse it with the operations around it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def supports_batch_norm(x: Tensor) -> bool:
 
 
 def make_arrival_counters(channels: int, device: torch.device) -> Tensor:
-    """Return the zeroed counters by which the kernels find the program that finishes last.
+    """Return the arrival counters of the kernels, all zero. They identify the program of a launch that finishes last.
 
-    A launch leaves them at zero. Two launches that may run at the same time need different counters.
+    Each launch sets its counters back to zero. Two launches that may run at the same time need different counters.
     """
     return torch.zeros(-(-channels // CHANNELS_PER_COUNTER), dtype=torch.int32, device=device)
 
@@ -46,9 +46,10 @@ def forward_statistics(
     momentum: float,
     counters: Tensor,
 ) -> Tensor:
-    """Return slope, shift, mean and 1 / std of each channel of x, (n, c, h, w), as the rows of (4, c).
+    """Return slope, shift, mean and 1 / std of each channel of x, (n, c, h, w).
 
-    The normalized feature map is `slope * x + shift`. The running mean and variance are updated with `momentum`.
+    They are the four rows of the result, (4, c). The normalized feature map is `slope * x + shift`. The running mean
+    and variance are updated with `momentum`.
     """
     from lcrbnn.nn.kernels import batch_norm_triton as norm_triton
 
@@ -57,10 +58,10 @@ def forward_statistics(
 
 @torch.library.custom_op("lcrbnn::coefficients", mutates_args=())
 def backward_coefficients(g: Tensor, x: Tensor, statistics: Tensor, counters: Tensor) -> Tensor:
-    """Return the coefficients of the backward pass, as the rows of (4, c), from the gradient g, x and the statistics.
+    """Return the four coefficients of the backward pass per channel, (4, c), from the gradient g, x and the statistics.
 
-    The rows are x_factor, constant, weight gradient and bias gradient. The gradient of x is `slope * g - x_factor * x +
-    constant`.
+    The rows of the result are x_factor, constant, weight gradient and bias gradient. The gradient of x is `slope * g -
+    x_factor * x + constant`.
     """
     from lcrbnn.nn.kernels import batch_norm_triton as norm_triton
 
@@ -83,7 +84,10 @@ def _as_rows(x: Tensor) -> Tensor:
 
 
 class _Normalize(torch.autograd.Function):
-    """Computes one product and one sum per element, so only the feature map itself is saved for the backward pass."""
+    """Normalizes with one product and one sum per element.
+
+    Only the feature map itself is saved for the backward pass.
+    """
 
     @staticmethod
     def forward(
@@ -105,16 +109,16 @@ class _Normalize(torch.autograd.Function):
 
 
 def normalize(x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, backward_counters: Tensor) -> Tensor:
-    """Return x normalized per channel, times weight, plus bias, given the result of `forward_statistics`.
+    """Return x normalized per channel, times weight, plus bias. `statistics` is the result of `forward_statistics`.
 
-    `backward_counters` are the arrival counters for the backward pass of this layer.
+    `backward_counters` are the arrival counters of this layer for the backward pass.
     """
     y: Tensor = _Normalize.apply(x, weight, bias, statistics, backward_counters)
     return y
 
 
 def _cast_like(x: Tensor, y: Tensor) -> Tensor:
-    """Return y in the dtype of x. A cast without effect is avoided, because torch 2.11 would lose the gradient."""
+    """Return y in the dtype of x. If the dtypes are equal, do not cast, because torch 2.11 would lose the gradient."""
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 

@@ -1,8 +1,8 @@
-"""Triton kernels of batch_norm.py: each program reduces some rows, and the program that finishes last combines them.
+"""Triton kernels of batch_norm.py. Each program sums some rows. The program that finishes last combines all results.
 
-An atomic counter in memory identifies the last program, which resets it to 0. The partial results are combined in a
-fixed order, so the result does not depend on which program is last. Results of other programs are read with the cache
-modifier ".cg", because the L1 cache of a multiprocessor may hold stale values.
+An atomic counter in memory identifies the last program, which sets the counter back to 0. The partial results are
+combined in a fixed order. So the result does not depend on which program is last. Partial results of other programs are
+read with the cache modifier ".cg", which bypasses the L1 cache. That cache may hold old values.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 MAX_CHANNELS_PER_PROGRAM = 64
 _ELEMENTS_PER_TILE = 4096
-_TARGET_PROGRAMS = 264  # twice the number of multiprocessors of a large GPU
-_PARTS_PER_STEP: tl.constexpr = tl.constexpr(64)  # partial results that the last program combines at a time
+_TARGET_PROGRAMS = 264  # about twice the number of multiprocessors of a large GPU
+_PARTS_PER_STEP: tl.constexpr = tl.constexpr(64)  # number of partial results that the last program combines at a time
 
 
 @triton.jit
 def _is_last(counter):
-    tl.debug_barrier()  # all threads of this program have written their partial results
+    tl.debug_barrier()  # wait until all threads of this program have written their partial results
     return tl.atomic_add(counter, 1) == tl.num_programs(0) - 1
 
 
@@ -50,6 +50,7 @@ def _statistics_kernel(
     pivot = tl.load(x + first_row * channels + channel, mask=channel_mask, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     squares = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+    # Each lane adds its own rows. The values are shifted by the pivot, and masked rows count as 0.
     for tile in range(TILES):
         row = first_row + tile * ROWS + tl.arange(0, ROWS)
         mask = (row[:, None] < rows) & channel_mask[None, :]
@@ -57,7 +58,8 @@ def _statistics_kernel(
         value = tl.where(mask, value - pivot[None, :], 0.0)
         total += value
         squares += value * value
-    # Partial results of this program: the mean, and the sum of squared deviations from this mean.
+    # Partial results of this program: its mean, and the sum of squared deviations from that mean. The shift by the
+    # pivot does not change the deviations.
     column_sum = tl.sum(total, 0)
     mean = column_sum / tl.minimum(rows - first_row, TILES * ROWS)
     part_address = parts + tl.program_id(0) * 2 * channels + channel
@@ -65,7 +67,8 @@ def _statistics_kernel(
     tl.store(part_address + channels, tl.sum(squares, 0) - column_sum * mean, mask=channel_mask)
     if _is_last(counters + tl.program_id(1)):
         tl.store(counters + tl.program_id(1), 0)
-        # Combine the partial means, then the squared deviations from the total mean.
+        # The last program combines the partial means. In a second loop, it combines the squared deviations. If a
+        # program with n rows has the mean m and the deviations D, it contributes D + n (m - total mean)^2.
         total_mean = tl.zeros((WIDTH,), dtype=tl.float32)
         for step in range((PROGRAMS + _PARTS_PER_STEP - 1) // _PARTS_PER_STEP):
             part, part_mask, address = _locate_parts(step, parts, channels, channel, PROGRAMS)
@@ -84,6 +87,7 @@ def _statistics_kernel(
                 tl.where(part_mask, part_deviations + row_count[:, None] * mean_difference * mean_difference, 0.0), 0
             )
         inverse_std = 1.0 / tl.sqrt(squared_deviations / rows + eps)
+        # The normalized map is slope * x + (bias - mean * slope).
         slope = inverse_std * tl.load(weights + channel, mask=channel_mask, other=0.0)
         bias = tl.load(biases + channel, mask=channel_mask, other=0.0)
         tl.store(out + channel, slope, mask=channel_mask)
@@ -92,6 +96,7 @@ def _statistics_kernel(
         tl.store(out + 3 * channels + channel, inverse_std, mask=channel_mask)
         running_value = tl.load(means + channel, mask=channel_mask, other=0.0)
         tl.store(means + channel, running_value + momentum * (total_mean - running_value), mask=channel_mask)
+        # The running variance uses rows - 1 (unbiased), like torch. The variance that normalizes uses rows.
         running_value = tl.load(variances + channel, mask=channel_mask, other=0.0)
         tl.store(
             variances + channel,
@@ -120,6 +125,7 @@ def _coefficients_kernel(
         value = tl.load(x + address, mask=mask, other=0.0).to(tl.float32)
         total += gradient
         centered_products += gradient * (value - mean[None, :])
+    # Sums of this program: g, which gives the bias gradient, and g * (x - mean), which gives the weight gradient.
     part_address = parts + tl.program_id(0) * 2 * channels + channel
     tl.store(part_address, tl.sum(total, 0), mask=channel_mask)
     tl.store(part_address + channels, tl.sum(centered_products, 0), mask=channel_mask)
@@ -133,6 +139,8 @@ def _coefficients_kernel(
             product_sum += tl.sum(tl.load(address + channels, mask=part_mask, other=0.0, cache_modifier=".cg"), 0)
         slope = tl.load(statistics + channel, mask=channel_mask, other=0.0)
         inverse_std = tl.load(statistics + 3 * channels + channel, mask=channel_mask, other=0.0)
+        # With a = slope and r = 1 / std, the gradient of x is a (g - mean(g) - (x - mean) r^2 mean(g (x - mean))).
+        # Sorted by x, this is a g - x_factor x + constant.
         x_factor = slope * inverse_std * inverse_std * (product_sum / rows)
         tl.store(out + channel, x_factor, mask=channel_mask)
         tl.store(out + channels + channel, mean * x_factor - slope * (gradient_sum / rows), mask=channel_mask)

@@ -1,4 +1,4 @@
-"""A convolution that selects its implementation: torch's, or a Triton kernel for few channels where it is faster."""
+"""A convolution that selects its implementation: torch, or a Triton kernel for few channels if that is faster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from lcrbnn.device import can_run_triton
 
 SUPPORTED_CHANNELS = (16, 32, 64)
-IMAGE_CHANNELS = 3  # supported as input channels
-# Maximum number of pixels in a batch. For 16 and 32 channels, the limit is that of 32-bit offsets. For 64 channels,
-# torch is faster above this number.
+IMAGE_CHANNELS = 3  # numbers of input channels for which there is a kernel
+# Maximum number of pixels in a batch, by number of channels. For 16 and 32 channels, offsets of 32 bits set the limit.
+# For 64 channels, torch is faster above this number.
 MAX_PIXELS_BY_CHANNELS = {16: 2**26, 32: 2**25, 64: 2**15}
 
 
@@ -42,7 +42,7 @@ def _supports_kernel(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: 
 
 
 def _find_16bit_dtype(x: Tensor, w: Tensor) -> torch.dtype | None:
-    """Return the 16-bit dtype in which torch would compute the product, or None if it would use another dtype."""
+    """Return the 16-bit dtype in which torch would compute this product, or None if torch would use another dtype."""
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     else:
@@ -52,9 +52,9 @@ def _find_16bit_dtype(x: Tensor, w: Tensor) -> torch.dtype | None:
 
 @torch.library.custom_op("lcrbnn::convolve", mutates_args=())
 def convolve(x: Tensor, w: Tensor, stride: int) -> Tensor:
-    """Convolve with a 3x3 filter and padding 1: (n, in, h, w) and (out, in, 3, 3) -> (n, out, h / stride, w / stride).
+    """Return the convolution with a 3x3 filter and padding 1.
 
-    The result is channels-last.
+    The shapes are (n, in, h, w) and (out, in, 3, 3) -> (n, out, h / stride, w / stride). The result is channels-last.
     """
     return _to_channels_first(
         _launch_convolution(_to_channels_last(x), _to_channels_last(w), stride, is_backward=False)
@@ -69,9 +69,9 @@ def convolve_input(g: Tensor, w: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("lcrbnn::convolve_weight", mutates_args=())
 def convolve_weight(x: Tensor, g: Tensor, stride: int) -> Tensor:
-    """Return partial sums of the gradient of w, (parts, out, 3, 3, in) in float32.
+    """Return partial sums of the gradient of w, (parts, out, 3, 3, in), in float32.
 
-    The caller adds them up, so that the compiler can fuse this sum with other operations.
+    The caller adds the parts. So the compiler can fuse this sum with other operations.
     """
     return _launch_weight_gradient(_to_channels_last(x), _to_channels_last(g), stride)
 

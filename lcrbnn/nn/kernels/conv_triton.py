@@ -1,8 +1,8 @@
 """Triton kernels for 3x3 convolutions with few channels, stride 1 or 2 and padding 1, on channels-last tensors.
 
-With 16 channels, a tile of a library kernel is mostly padding, and the kernel takes ten times as long as reading the
-feature map. Here a program computes a run of output pixels with all channels. The nine taps of the filter are nine
-small matrix products, whose inputs are mostly in the cache.
+With 16 channels, a tile of a library kernel is mostly padding. Such a kernel takes ten times as long as reading the
+feature map. Here a program computes consecutive output pixels with all channels. The nine taps of the filter are nine
+small matrix products. Most of their inputs are already in the cache.
 
     x, g  input of the convolution and gradient of its output, (n, h, w, channels), contiguous. With stride 2, the
           height and width of x must be even.
@@ -31,6 +31,8 @@ def _convolve_kernel(
     # BACK: x is the gradient of the output and y that of the input. Then x is read only where (p + tap) / stride is an
     # integer, the taps are mirrored (8 - tap) and the weight is transposed. CW is the number of input channels of the
     # weight: CO in the backward pass (BACK), CI in the forward pass.
+    # BLOCK consecutive output pixels per program, numbered over the whole batch. Each is split into image, row and
+    # column.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = (p // W) % H
     column = p % W
@@ -38,6 +40,8 @@ def _convolve_kernel(
     ci = tl.arange(0, CI)
     co = tl.arange(0, CO)
     total = tl.zeros((BLOCK, CO), tl.float32)
+    # One small matrix product per tap: (BLOCK, CI) input values times (CI, CO) weights, summed in float32. Taps outside
+    # of the image are masked and count as 0.
     for tap in tl.static_range(9):
         if BACK:
             i = row + (tap // 3 - 1)
@@ -65,8 +69,8 @@ def _weight_gradient_kernel(
     CO: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     # part[program, co, tap, ci] = sum over the program's pixels p of g[p, co] * x[p * stride + tap, ci]. Each program
-    # computes one row (ky) of the filter, with its left, middle and right tap. A program covers RUN blocks of BLOCK
-    # pixels of g. The partial sums of all programs are added up by the caller.
+    # computes one row (ky) of the filter: its left, middle and right tap. It covers RUN blocks of BLOCK pixels of g.
+    # The caller adds the partial sums of all programs.
     first_pixel = tl.program_id(0) * (BLOCK * RUN)
     ky = tl.program_id(1)
     ci = tl.arange(0, CI)
@@ -79,6 +83,8 @@ def _weight_gradient_kernel(
         i = (p // W) % H * STRIDE + (ky - 1)
         j = p % W * STRIDE
         pixel_mask = p < pixels
+        # gt is the transposed block of g, (CO, BLOCK). The three taps of a filter row read x at the neighbouring
+        # columns j - 1, j and j + 1. One block of g is thus loaded once for three products.
         gt = tl.load(g + p[None, :] * CO + co[:, None], mask=pixel_mask[None, :], other=0.0)
         row_mask = pixel_mask & (i >= 0) & (i < HX)
         address = x + ((p // (H * W) * HX + i) * WX + j)[:, None] * CI + ci[None, :]
@@ -99,12 +105,14 @@ def _convolve_image_kernel(
     x, w, y, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # The forward pass of _convolve_kernel for the 3 channels of an image. All 9 * 3 input values of a pixel are one
-    # row of a matrix product with an inner dimension of 32 (k = tap * CI + channel, padded with zeros).
+    # The forward pass of _convolve_kernel for images with 3 channels. All 9 * 3 input values of a pixel form one row of
+    # a matrix product. Its inner dimension is 32: k = tap * CI + channel, and the last entries are 0.
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = ((p // W) % H)[:, None]
     column = (p % W)[:, None]
     k = tl.arange(0, 32)[None, :]
+    # The vertical offset, the horizontal offset and the channel of column k, from k = (3 * (dy + 1) + (dx + 1)) * CI +
+    # channel.
     dy = k // (3 * CI) - 1
     dx = (k // CI) % 3 - 1
     inside = (p < pixels)[:, None] & (k < 9 * CI)
@@ -122,7 +130,7 @@ def _weight_gradient_image_kernel(
     x, g, part, pixels, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, CO: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
-    # The weight gradient for the 3 channels of an image, with all taps in one matrix product: see
+    # The weight gradient for images with 3 channels. One matrix product contains all taps, as in
     # _convolve_image_kernel.
     first_pixel = tl.program_id(0) * (BLOCK * RUN)
     k = tl.arange(0, 32)[None, :]
@@ -144,7 +152,7 @@ def _weight_gradient_image_kernel(
     tl.store(part_address, total, mask=(kk < 9 * CI)[None, :])
 
 
-# The best settings in measurements, by the larger of the two channel counts: (pixels per program, warps).
+# The fastest settings in measurements, by the larger number of channels (input or output): (pixels per program, warps).
 CONVOLUTION_TILES = {16: (256, 4), 32: (64, 4), 64: (64, 4)}
 WEIGHT_GRADIENT_TILES = {
     16: (128, 8, 4),
@@ -154,7 +162,10 @@ WEIGHT_GRADIENT_TILES = {
 
 
 def launch_convolution(x: Tensor, w: Tensor, stride: int, *, is_backward: bool) -> Tensor:
-    """Return the output of a convolution or, with `is_backward`, the gradient of its input from that of its output."""
+    """Return the output of a convolution.
+
+    With `is_backward`, return the gradient of its input, and x is that of its output.
+    """
     n, in_height, in_width, in_channels = x.shape
     out_channels = w.shape[3] if is_backward else w.shape[0]
     height, width = (side * stride if is_backward else side // stride for side in (in_height, in_width))
@@ -192,10 +203,10 @@ def launch_weight_gradient(x: Tensor, g: Tensor, stride: int) -> Tensor:
 
 
 def count_partial_sums(pixels: int, max_channels: int) -> int:
-    """Return the number of partial sums of a weight gradient, for this number of output pixels."""
+    """Return the number of partial sums that launch_weight_gradient returns for this number of output pixels."""
     block, run, _ = WEIGHT_GRADIENT_TILES[max_channels]
     return triton.cdiv(pixels, block * run)
 
 
 def _dot_precision(x: Tensor) -> str:
-    return "ieee" if x.dtype == torch.float32 else "tf32"  # has no effect on 16-bit inputs
+    return "ieee" if x.dtype == torch.float32 else "tf32"  # this setting has no effect on 16-bit inputs

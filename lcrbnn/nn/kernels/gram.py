@@ -1,4 +1,4 @@
-"""Gram matrices of feature maps: inner products of all pairs of samples of a batch, accumulated in float32."""
+"""Gram matrices of feature maps: inner products of all pairs of samples in a batch, summed in float32."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from torch import Tensor
 
 from lcrbnn.device import can_run_triton
 
-NUM_PARTS = 16  # parts of a row, multiplied by different programs; the products are summed afterwards in fixed order
-_MAX_ROWS_16BIT, _MAX_ROWS_FLOAT32 = 256, 128  # larger float32 tiles would not fit
+# Each row is cut into this many parts, which different programs multiply. Their products are added afterwards in a
+# fixed order.
+NUM_PARTS = 16
+# larger tiles of float32 would not fit into the memory of a multiprocessor
+_MAX_ROWS_16BIT, _MAX_ROWS_FLOAT32 = 256, 128
 _16BIT_DTYPES = (torch.bfloat16, torch.float16)
 
 
 def gram_matrices(activations: Sequence[Tensor]) -> Tensor:
-    """Return X X^T of each tensor (n, d), as (b, n, n), without gradient. The tensors have the same n.
+    """Return X X^T of each tensor X (n, d), as (b, n, n), without gradient. All tensors have the same n.
 
-    Their d may differ. 16-bit tensors are read as they are and accumulated in float32. float64 stays float64.
+    The tensors may differ in d. 16-bit tensors are read without conversion and summed in float32. The result of float64
+    is float64.
     """
     if all(
         _supports_kernel(x, _16BIT_DTYPES)
@@ -29,7 +33,10 @@ def gram_matrices(activations: Sequence[Tensor]) -> Tensor:
 
 
 def pairwise_products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Tensor:
-    """Return X Y^T of each pair of tensors (n, d), like `gram_matrices`. The tensors of a pair may differ in dtype."""
+    """Return X Y^T of each pair of tensors (n, d), like `gram_matrices`.
+
+    The two tensors of a pair may differ in dtype.
+    """
     pairs = list(zip(lefts, rights, strict=True))
     kernel_pairs = [(x, y) for x, y in pairs if _supports_pair(x, y)]
     if not kernel_pairs:
@@ -47,7 +54,7 @@ def _multiply_in_torch(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _supports_pair(x: Tensor, y: Tensor) -> bool:
-    # torch multiplies pairs in float32: the kernel cannot use tensor cores for them, and torch uses smaller tiles.
+    # torch multiplies float32 pairs. The kernel cannot use tensor cores for float32, and torch has smaller tiles.
     return x.dtype == y.dtype and _supports_kernel(x, _16BIT_DTYPES) and _supports_kernel(y, _16BIT_DTYPES)
 
 
@@ -57,9 +64,9 @@ def _supports_kernel(x: Tensor, dtypes: tuple[torch.dtype, ...]) -> bool:
 
 @torch.library.custom_op("lcrbnn::product_parts", mutates_args=())
 def product_parts(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Tensor:
-    """Return the products of the parts of the rows, (b, NUM_PARTS, n, n) in float32, to be summed over the parts.
+    """Return the product of each part of the rows, (b, NUM_PARTS, n, n) in float32.
 
-    If `rights` is empty, each tensor is multiplied by itself.
+    The sum over the parts is the result. If `rights` is empty, each tensor is multiplied by itself.
     """
     from lcrbnn.nn.kernels.gram_triton import launch_gram
 

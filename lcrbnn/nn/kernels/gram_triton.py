@@ -1,8 +1,9 @@
-"""Triton kernel of gram.py: a program multiplies one part of the rows of one tensor with that of another, or its own.
+"""Triton kernel of gram.py. A program multiplies one part of the rows of a tensor by the same part of another tensor.
 
-For more than 128 rows, a program computes a tile of at most 128 x 128. The product of a tensor with itself is computed
-on and above the diagonal and mirrored. Up to eight products share a launch, because a single one leaves most of a GPU
-idle. Programs do not add to each other's results, so the result does not depend on their order.
+The other tensor can be the same one. For more than 128 rows, a program computes one tile of at most 128 x 128. The
+product of a tensor with itself is symmetric, so only tiles on and above the diagonal are computed, and the others are
+mirrored. Up to eight products share a launch, because a single product leaves most of a GPU idle. Programs do not add
+to each other's results. So the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 _PRODUCTS_PER_LAUNCH = 8
-_MAX_ROWS_PER_PROGRAM = 128  # of each factor
+_MAX_ROWS_PER_PROGRAM = 128  # maximum number of rows of each factor in one program
 
 
 @triton.jit
@@ -22,8 +23,9 @@ def _multiply_part(
     x, y, out, rows, columns, step_x, step_y,
     SAME: tl.constexpr, SIDES: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # Computes one ROWS x ROWS tile of x y^T, over the columns of one part (TILES blocks of BLOCK columns). SIDES is the
-    # number of tiles per side. SAME: y is x, so tiles below the diagonal are skipped and filled by mirroring.
+    # Computes one ROWS x ROWS tile of x y^T over the columns of one part (TILES blocks of BLOCK columns). SIDES is the
+    # number of tiles per side. If SAME is set, y is x. Then tiles below the diagonal are not computed, but filled by
+    # mirroring.
     tile_row = tl.program_id(2) // SIDES
     tile_column = tl.program_id(2) % SIDES
     if not SAME or tile_row <= tile_column:
@@ -32,6 +34,7 @@ def _multiply_part(
         lane = tl.arange(0, BLOCK)
         first_tile = tl.program_id(0) * TILES
         total = tl.zeros((ROWS, ROWS), dtype=tl.float32)
+        # Add the products of BLOCK columns at a time. Rows and columns past the end are loaded as 0.
         for t in range(TILES):
             column = (first_tile + t) * BLOCK + lane
             mask = (left_row[:, None] < rows) & (column[None, :] < columns)
@@ -43,7 +46,7 @@ def _multiply_part(
             total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
         output_mask = (left_row[:, None] < rows) & (right_row[None, :] < rows)
         tl.store(out + left_row[:, None] * rows + right_row[None, :], total, mask=output_mask)
-        if SAME and SIDES > 1:  # noqa: SIM102  # a compile-time constant, unlike the inner condition
+        if SAME and SIDES > 1:  # noqa: SIM102  # compile-time constant, unlike the inner condition
             if tile_row < tile_column:
                 mirrored_mask = (right_row[:, None] < rows) & (left_row[None, :] < rows)
                 tl.store(out + right_row[:, None] * rows + left_row[None, :], tl.trans(total), mask=mirrored_mask)
@@ -61,6 +64,8 @@ def _gram_kernel(
     TILES4: tl.constexpr, TILES5: tl.constexpr, TILES6: tl.constexpr, TILES7: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # The first grid axis is the part of the rows, the second the product. A Triton kernel has no lists of tensors, so a
+    # chain of conditions selects the tensors of the product.
     product_index = tl.program_id(1)
     part_address = out + (product_index * tl.num_programs(0) + tl.program_id(0)) * rows * rows
     if product_index == 0:
@@ -82,7 +87,7 @@ def _gram_kernel(
 
 
 def launch_gram(lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Tensor) -> None:
-    """Fill out (b, parts, n, n) with products of tensors (n, d) whose rows are contiguous.
+    """Write the products of tensors (n, d) into out (b, parts, n, n). The rows of each tensor must be contiguous.
 
     If `rights` is empty, each tensor of `lefts` is multiplied by itself.
     """
@@ -104,5 +109,5 @@ def launch_gram(lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Tensor) 
 
 
 def _pad_list(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Repeat the first tensor until there are as many as a launch takes. No program reads the repetitions."""
+    """Repeat the first tensor until the list is as long as a launch requires. No program reads the repetitions."""
     return [*tensors, *[tensors[0]] * (_PRODUCTS_PER_LAUNCH - len(tensors))]

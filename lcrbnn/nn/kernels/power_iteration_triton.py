@@ -1,12 +1,12 @@
-"""Triton kernels of power_iteration.py: a program computes all steps for one matrix.
+"""Triton kernels of power_iteration.py. A program computes all steps for one matrix.
 
-It keeps a matrix of up to 128 rows in registers. It reads a larger matrix again at each step, in blocks of rows.
+A program keeps a matrix of up to 128 rows in registers. A larger matrix is read again at each step, in blocks of rows.
 
-`previous_v` must not start with the same value as `v`. Triton's compiler (seen with 3.6) finds the variables that a
-loop changes by comparing their values before and after a trial run of the loop body. In this run, `previous_v = v`
-assigns the value that `previous_v` already has. So the compiler takes it for a constant, and the kernel returns the
-initial vector instead of the second-last one. Triton's interpreter does not have this problem, so no test in the
-interpreter can detect it.
+`previous_v` must not start with the same value as `v`. Triton's compiler (seen with 3.6) must find the variables that a
+loop changes. It compares their values before and after a trial run of the loop body. If `previous_v` started as `v`,
+the assignment `previous_v = v` would not change it in this trial run. The compiler would take it for a constant, and
+the kernel would return the initial vector instead of the second-last one. Triton's interpreter does not have this
+problem. So no test in the interpreter can detect it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ def _power_kernel(
     previous_v = tl.zeros((SIZE,), dtype=tl.float32)  # must not be `v`: see the module docstring
     for _ in range(STEPS):
         previous_v = v
+        # y = M v, or M^T (M v) if SQUARED. Then y is scaled to length 1. Padded rows and columns are 0 and have no
+        # effect.
         y = tl.sum(matrix * v[None, :], axis=1)
         if SQUARED:
             y = tl.sum(matrix * y[:, None], axis=0)
         length = tl.sqrt(tl.sum(y * y, axis=0))
-        v = y / tl.maximum(length, 1e-30)  # 1e-30 as in spectral_norm.py: a shorter product is that of a zero matrix
+        # As in spectral_norm.py, 1e-30 avoids a division by zero. Only a zero matrix gives a shorter product.
+        v = y / tl.maximum(length, 1e-30)
     tl.store(v_out + matrix_index * n + column, v, mask=column_mask)
     tl.store(previous_v_out + matrix_index * n + column, previous_v, mask=column_mask)
 
@@ -45,6 +48,8 @@ def _power_row_blocks_kernel(
     matrices, initial_v, v_out, previous_v_out, n,
     STEPS: tl.constexpr, SQUARED: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    # The same steps as in _power_kernel, but the matrix is read in blocks of ROWS rows at each step. For SQUARED, M^T
+    # (M v) is the sum of the contributions of all blocks, so one pass over the matrix suffices.
     matrix = matrices + tl.program_id(0) * n * n
     vectors = tl.program_id(0) * n
     column = tl.arange(0, SIZE)
@@ -61,7 +66,7 @@ def _power_row_blocks_kernel(
             product = tl.sum(block * v[None, :], axis=1)
             if SQUARED:
                 y += tl.sum(block * product[:, None], axis=0)
-            else:  # write each row's product to its position in y, by adding a vector that is 0 elsewhere
+            else:  # write each row's product to its position in y: add a vector that is 0 elsewhere
                 y += tl.sum(tl.where(row[:, None] == column[None, :], product[:, None], 0.0), axis=0)
         length = tl.sqrt(tl.sum(y * y, axis=0))
         v = y / tl.maximum(length, 1e-30)
@@ -72,7 +77,10 @@ def _power_row_blocks_kernel(
 def launch_power_iteration(
     matrices: Tensor, initial_v: Tensor, v: Tensor, previous_v: Tensor, iterations: int, squared: bool
 ) -> None:
-    """Fill v and previous_v, (b, n), from contiguous matrices (b, n, n) and initial vectors (b, n)."""
+    """Write the last two vectors into v and previous_v, (b, n).
+
+    Matrices are contiguous (b, n, n), initial_v is (b, n).
+    """
     count, n = initial_v.shape
     size = max(16, triton.next_power_of_2(n))
     if size > _MAX_REGISTER_ROWS:

@@ -17,15 +17,16 @@ from lcrbnn.nn.methods.binarizer import (
 
 
 class AdabinWeight(WeightBinarizer):
-    """a sign((w - b) / a) + b, where b is the mean and a the standard deviation of the filter, both with gradient.
+    """Returns a sign((w - b) / a) + b.
 
-    The variance of n weights is their sum of squares over n, as in the released code, not over n - 1. The slope of the
-    sign is that of IR-Net, from t_min to t_max. The offset of the weights adds the sum of the inputs of each window,
-    which the format of exported networks does not support.
+    Here b is the mean and a the standard deviation of the filter, both with gradient. The variance of n weights is
+    their sum of squares divided by n, as in the released code, and not by n - 1. The slope of the sign is that of
+    IR-Net, from t_min to t_max. Because of the offset b, the output also contains b times the sum of the inputs of each
+    window. The file format of exported networks does not support this.
     """
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:
-        """Set the first and last temperature of the schedule."""
+        """Set the first and the last temperature of the annealing schedule."""
         super().__init__(weight)
         self.annealing = Annealing(t_min, t_max)
 
@@ -34,7 +35,7 @@ class AdabinWeight(WeightBinarizer):
         return standardize_filters(weight, correction=0)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs, deviations and means."""
+        """Return the signs, and the standard deviations and means as scale and offset."""
         std, mean = torch.std_mean(weight, dim=tuple(range(1, weight.dim())), correction=0)
         signs = ops.surrogate_sign(self.pre_sign_weight(weight), ops.tanh_slope, self.annealing.t, self.annealing.k)
         return BinaryTensor(
@@ -43,17 +44,17 @@ class AdabinWeight(WeightBinarizer):
 
 
 class AdabinActivation(ActivationBinarizer):
-    """a (sign(x') + b), where x' = (x - b) / a, with slope 2 - 2|x'| where |x'| < 1.
+    """Returns a (sign(x') + b) with x' = (x - b) / a. The slope of the sign is 2 - 2|x'| where |x'| < 1.
 
-    a and b are learned per layer, from 1 and 0. This is the released code, which anneals only the weights. The paper
-    has a sign((x - b) / a) + b. The Maxout activation of AdaBin is part of the network: `resnet20-double-maxout`,
-    `resnet18-double-maxout`.
+    a and b are learned per layer and start at 1 and 0. This follows the released code, which anneals only the weights.
+    The paper has a sign((x - b) / a) + b. The Maxout activation of AdaBin is a part of the network:
+    `resnet20-double-maxout`, `resnet18-double-maxout`.
     """
 
     has_real_padding = True
 
     def __init__(self, channels: int) -> None:
-        """Start with the plain sign."""
+        """Start with a = 1 and b = 0, which gives the plain sign."""
         super().__init__(channels)
         self.scale = nn.Parameter(torch.ones(()))
         self.center = nn.Parameter(torch.zeros(()))

@@ -1,4 +1,4 @@
-"""Values that depend on training progress: the temperature of IR-Net and RBNN (Annealing), or any number (Schedule)."""
+"""Values that change during training: the temperature of IR-Net and RBNN (Annealing), or any number (Schedule)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from lcrbnn.errors import check_number
 
 
 def anneal_temperature(progress: float, t_min: float, t_max: float) -> tuple[float, float]:
-    """Return (t, k) at progress = epoch / epochs: t rises log-linearly from t_min to t_max, and k = max(1 / t, 1)."""
+    """Return the temperature t and the factor k = max(1 / t, 1) at progress = epoch / epochs.
+
+    log t rises linearly from log t_min to log t_max.
+    """
     t = 10 ** (math.log10(t_min) + (math.log10(t_max) - math.log10(t_min)) * progress)
     return t, max(1 / t, 1.0)
 
 
 class Annealing(nn.Module):
-    """Holds t and k in buffers, so that a compiled training step sees their changes."""
+    """Holds the temperature t and the factor k in buffers, so that a compiled training step sees their changes."""
 
     t: Tensor
     k: Tensor
 
     def __init__(self, t_min: float, t_max: float) -> None:
-        """Start at progress 0."""
+        """Create the buffers, with their values at progress 0."""
         super().__init__()
         check_number(t_min, "t_min", low=1e-12)
         check_number(t_max, "t_max", low=t_min)
@@ -41,12 +44,15 @@ class Annealing(nn.Module):
 
 
 class Schedule(nn.Module):
-    """A number that depends on training progress, in a buffer, so that a compiled training step sees its changes."""
+    """A number that changes with training progress.
+
+    It is in a buffer, so that a compiled training step sees its changes.
+    """
 
     value: Tensor
 
     def __init__(self, function: Callable[[float], float]) -> None:
-        """Start at progress 0."""
+        """Create the buffer, with its value at progress 0."""
         super().__init__()
         self.function = function
         self.register_buffer("value", torch.tensor(float(function(0.0))))

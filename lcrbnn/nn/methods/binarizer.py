@@ -1,4 +1,4 @@
-"""Base classes of binarization methods: binarizers of weights and activations, and the table row of a method."""
+"""Base classes of binarization methods: binarizers of weights and activations, and `Method`, a row of METHODS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lcrbnn.nn.methods.annealing import Annealing, Schedule
 
 
 class BinaryTensor(NamedTuple):
-    """A tensor stored as signs: its values are `signs * scale + offset`, summed over the bases.
+    """A tensor that is stored as signs. Its values are `signs * scale + offset`, summed over the bases.
 
     signs   Exactly -1 or +1. The gradient flows through this tensor. If `num_bases` > 1, the first axis is the base.
     scale   None means 1. For activations: a scalar, or one number per sample. For weights: it broadcasts over the
@@ -34,7 +34,7 @@ class BinaryTensor(NamedTuple):
     non_binary_reason: str = ""
 
     def split_bases(self) -> list[BinaryTensor]:
-        """Return one BinaryTensor per base of a weight. The first one has the offset."""
+        """Return one BinaryTensor per base of a weight. Only the first one has the offset."""
         if self.num_bases == 1:
             return [self]
         scales = [None] * self.num_bases if self.scale is None else list(self.scale)
@@ -45,25 +45,28 @@ class BinaryTensor(NamedTuple):
         ]
 
     def dequantize(self) -> Tensor:
-        """Return activations as one real tensor (not for weights, whose scale applies to the output)."""
+        """Return activations as one real tensor.
+
+        Not for weights, because the scale of a weight applies to the output.
+        """
         values = self.signs if self.scale is None else self.signs * self.scale
         values = values.sum(0) if self.num_bases > 1 else values
         return values if self.offset is None else values + self.offset
 
 
 class Binarizer(nn.Module):
-    """Base class: turns a real tensor into a BinaryTensor. A method overrides `forward` and rarely anything else."""
+    """Base class that turns a real tensor into a BinaryTensor. Most methods only override `forward`."""
 
-    training_only_parameters: tuple[str, ...] = ()  # parameters that the stored model does not need
+    training_only_parameters: tuple[str, ...] = ()  # names of parameters that the stored model does not need
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Binarize x."""
+        """Return x as a BinaryTensor."""
         raise InputError(f"{type(self).__name__} must define a forward method")
 
     def set_progress(self, progress: float) -> None:
-        """Set the training progress, from 0 to 1.
+        """Set the training progress, a number from 0 to 1.
 
-        The state must depend only on `progress`, so repeated calls change nothing.
+        The state may only depend on `progress`. So repeated calls with the same number change nothing.
         """
         for child in self.children():
             if isinstance(child, Annealing | Schedule):
@@ -71,134 +74,144 @@ class Binarizer(nn.Module):
 
 
 class WeightBinarizer(Binarizer):
-    """Binarizes the latent weight of one layer, of shape (out, in, kh, kw) or (out, in).
+    """Base class that binarizes the latent weight of one layer, of shape (out, in, kh, kw) or (out, in).
 
     In training mode, a method may return soft weights, or real weights for some time. In evaluation mode it returns the
-    weights that an exported model would have.
+    weights of an exported model.
     """
 
     needs_output_shape: bool = False  # whether `fit_output_shape` must be called before the first forward pass
     observes_inputs: bool = False  # whether `observe_input` must be called in training
-    bits: int = 1  # bits per stored weight: one per base, two for three levels
+    bits: int = 1  # number of bits per stored weight: one per base, or two for three levels
 
     def __init__(self, weight: Tensor) -> None:
-        """Create parameters and buffers in the shape of the latent weight. Do not keep a reference to `weight`."""
+        """Create parameters and buffers for a latent weight of this shape. Do not keep a reference to `weight`."""
         super().__init__()
 
     def pre_sign_weight(self, weight: Tensor) -> Tensor:
-        """Return the real tensor whose sign is taken, for example the standardized weight, in the shape of `weight`."""
+        """Return the real tensor whose sign is taken, in the shape of `weight`.
+
+        An example is the standardized weight.
+        """
         return weight
 
     def initialize(self, weight: Tensor) -> None:
-        """Overwrite a newly created latent weight if the method prescribes its own initialization.
+        """Overwrite a new latent weight, if the method prescribes its own initialization.
 
-        This is never called on weights that the user provides. It is called again if a network initializes the layer
-        differently, so learned numbers can be derived from the new values here.
+        This is never called on weights that the user provides. It is called again if a network initializes the layer in
+        another way. So learned numbers can be derived from the new values here.
         """
 
     def start_epoch(self, weight: Tensor) -> None:
-        """Run the once-per-epoch update of the method. Unlike `set_progress`, a repeated call may change the result."""
+        """Run the update that the method makes once per epoch.
+
+        Unlike `set_progress`, a repeated call may change the result.
+        """
 
     def project(self, weight: Tensor) -> None:
-        """Project the latent weight onto the set that the method allows, after each optimizer step."""
+        """Move the latent weight into the set that the method allows. Training calls this after each optimizer step."""
 
     def fit_output_shape(self, output_shape: tuple[int, ...]) -> None:
-        """Set the spatial size of the layer's output. Called once, before the first forward pass."""
+        """Set the height and width of the layer's output. Training calls this once, before the first forward pass."""
 
     def extra_loss(self, weight: Tensor) -> Tensor | None:
-        """Return the loss term of the method for this weight, a scalar with gradient, or None."""
+        """Return the loss term of the method for this weight, a scalar with gradient. Return None if there is none."""
         return None
 
     def observe_input(self, x: Tensor, groups: int) -> None:
         """Update statistics of the layer's input during training, if `observes_inputs` is set.
 
-        The statistics are kept in buffers.
+        The statistics are stored in buffers.
         """
 
     def observation_buffers(self) -> list[Tensor]:
         """Return the buffers that `observe_input` updates.
 
-        They must be means over inputs, so that the processes of a distributed run can average them.
+        The buffers must be means over inputs. So the processes of a distributed run can average them.
         """
         return []
 
 
 class ActivationBinarizer(Binarizer):
-    """Binarizes the input of one layer, of shape (n, channels, h, w) or (..., channels)."""
+    """Base class that binarizes the input of one layer, of shape (n, channels, h, w) or (..., channels)."""
 
-    bits: int = 1  # signs per activation
-    num_sample_reductions: int = 0  # sums over a whole sample that evaluation needs too, for a mean or a scale
-    averages_extra_loss: bool = False  # whether extra losses of the layers are averaged instead of summed
-    channel_axis: int = 1  # axis of the input channels; a linear layer sets -1
-    has_real_padding: bool = False  # whether the border has a real value, because no sign represents it
+    bits: int = 1  # number of signs per activation
+    # number of sums over a whole sample that evaluation needs too, for a mean or a scale
+    num_sample_reductions: int = 0
+    averages_extra_loss: bool = False  # whether the extra losses of the layers are averaged and not summed
+    channel_axis: int = 1  # axis of the input channels; a linear layer sets it to -1
+    # whether pixels outside of the image get a real value, because no sign represents it
+    has_real_padding: bool = False
 
     def __init__(self, channels: int) -> None:
-        """Create parameters and buffers for the given number of input channels."""
+        """Create parameters and buffers for this number of input channels."""
         super().__init__()
         self._recorded_loss: Tensor | None = None
 
     def record_extra_loss(self, loss: Tensor) -> None:
-        """Store the loss term of the current batch for `pop_extra_loss`. `forward` calls this."""
+        """Store the loss term of the current batch, which `pop_extra_loss` returns. `forward` calls this."""
         if self.training and torch.is_grad_enabled():
             self._recorded_loss = loss
 
     def pop_extra_loss(self) -> Tensor | None:
-        """Return the loss term of the latest forward pass, or None, and forget it."""
+        """Return the loss term of the last forward pass and delete it. Return None if there is none."""
         noted, self._recorded_loss = self._recorded_loss, None
         return noted
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the recorded loss: a copy of the network must not share its autograd graph."""
+        """Return the state without the recorded loss, because a network's copy must not share its autograd graph."""
         return {**self.__dict__, "_recorded_loss": None}
 
     def add_channel_shift(self, x: Tensor, shift: Tensor) -> Tensor:
         """Return x plus one number per channel, in the dtype of x.
 
-        A float32 shift would promote all later activations to float32.
+        The shift is cast, because a float32 shift would turn all later activations into float32.
         """
         shift = shift.to(x.dtype)
         return x + (shift.reshape(-1, 1, 1) if self.channel_axis == 1 else shift)
 
     def thresholds(self) -> Tensor | None:
-        """Return the input value from which evaluation gives +1: one per channel, or one for all. None means unknown.
+        """Return the input values from which evaluation gives +1: one per channel, or one for all. None means unknown.
 
-        The exporter calls this. The thresholds of the methods of this package are in
+        Only the exporter calls this. The thresholds of the package's own methods are in
         `lcrbnn/deploy/export/sign_rules.py`.
         """
         return None
 
     def padding_sign(self, value: float) -> float:
-        """Return the number that represents the real padding value among the signs."""
+        """Return the sign (or number between the signs) that represents the real padding value."""
         return value
 
 
 @dataclass(frozen=True)
 class Method:
-    """A binarization method, with its bits and options: describes how a layer creates its two binarizers."""
+    """A binarization method with its bits and options. It creates the two binarizers of a layer."""
 
     name: str
     paper: str
     summary: str
     weight_class: Callable[..., WeightBinarizer]
     activation_class: Callable[..., ActivationBinarizer]
-    supported_activation_bits: tuple[int, ...] = (1, 32)  # the first is the default; 32 means real activations
-    supports_real_weights: bool = False  # whether "32/1", the first step of two-step training, is supported
-    # Defaults of options that differ if activations are real.
+    # supported bits per activation; the first is the default, and 32 means real activations
+    supported_activation_bits: tuple[int, ...] = (1, 32)
+    # whether "32/1" is supported (real weights, the first step of two-step training)
+    supports_real_weights: bool = False
+    # defaults of options that are different for real activations
     real_activation_defaults: Mapping[str, Any] = field(default_factory=dict)
     standardizes_real_inputs: bool = False  # whether real activations are standardized per sample
-    equivalence_note: str = ""  # why forward pass and gradient equal those of another row, if they do
-    selected_activation_bits: int | None = None  # None means the default
-    has_real_weights: bool = False  # whether "32/1" is selected
+    equivalence_note: str = ""  # If forward pass and gradient equal those of another method: the reason for this.
+    selected_activation_bits: int | None = None  # selected bits per activation; None means the default
+    has_real_weights: bool = False  # whether "32/1" (real weights, binary activations) is selected
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def activation_bits(self) -> int:
-        """Return the bits of the activations."""
+        """Return the selected bits per activation."""
         bits = self.selected_activation_bits
         return self.supported_activation_bits[0] if bits is None else bits
 
     def configure(self, bits: str | None = None, **options: Any) -> Method:
-        """Return the method with other bits ("weights/activations", as papers write them) and options."""
+        """Return the method with other bits and options. Bits are written "weights/activations", as in papers."""
         check_known_names(options, self.option_names(), f"option of {self.name}")
         method = replace(self, options={**self.options, **options})
         if bits is None:
@@ -208,16 +221,16 @@ class Method:
 
     @property
     def supported_bit_widths(self) -> list[str]:
-        """Return all "weights/activations" that the method supports. The first is the default."""
+        """Return all bit widths "weights/activations" that the method supports. The first is the default."""
         return [f"1/{b}" for b in self.supported_activation_bits] + (["32/1"] if self.supports_real_weights else [])
 
     @property
     def bit_widths(self) -> str:
-        """Return the "weights/activations" of this configuration."""
+        """Return the selected bit widths as "weights/activations"."""
         return f"{32 if self.has_real_weights else 1}/{self.activation_bits}"
 
     def option_names(self) -> list[str]:
-        """Return the names of the options, which are the keyword-only arguments of the binarizer classes."""
+        """Return the names of the method's options: the keyword-only arguments of its binarizer classes."""
         return sorted({*_keyword_only_names(self.weight_class), *_keyword_only_names(self.activation_class)} - {"bits"})
 
     def create_weight_binarizer(self, weight: Tensor) -> WeightBinarizer:
@@ -225,7 +238,7 @@ class Method:
         return self.weight_class(weight, **self._options_for(self.weight_class))
 
     def create_activation_binarizer(self, channels: int) -> ActivationBinarizer | None:
-        """Return a new binarizer for inputs with this number of channels, or None if activations stay real."""
+        """Return a new binarizer for inputs with this number of channels. Return None if activations stay real."""
         if self.activation_bits == 32:
             return None
         options = self._options_for(self.activation_class)
@@ -252,35 +265,35 @@ def _keyword_only_names(binarizer_class: Callable[..., Any]) -> set[str]:
 
 
 def broadcast_over_output(scale: Tensor, weight: Tensor) -> Tensor:
-    """Reshape one number per filter, (out,), so that it broadcasts over the layer's output."""
+    """Reshape a vector with one number per filter, (out,), so that it broadcasts over the layer's output."""
     return scale.reshape(-1, *[1] * (weight.dim() - 2))
 
 
 def broadcast_over_weight(scale: Tensor, weight: Tensor) -> Tensor:
-    """Reshape one number per filter, (out,), so that it broadcasts over the weight."""
+    """Reshape a vector with one number per filter, (out,), so that it broadcasts over the weight."""
     return scale.reshape(-1, *[1] * (weight.dim() - 1))
 
 
 def mean_magnitude(weight: Tensor) -> Tensor:
-    """Return the mean |w| of each filter, (out,)."""
+    """Return the mean absolute value of each filter, (out,)."""
     return weight.abs().mean(dim=tuple(range(1, weight.dim())))
 
 
-# The released code of ReCU, SiMaN, IE-Net and BiPer adds this number to a variance before taking the square root.
+# The released code of ReCU, SiMaN, IE-Net and BiPer adds this number to a variance before the square root.
 VARIANCE_EPSILON = 1e-5
 
 
 def standardize_filters(weight: Tensor, epsilon: float = 0.0, correction: int = 1) -> Tensor:
     """Return each filter minus its mean, divided by its standard deviation. A constant filter becomes 0.
 
-    The result is differentiable. `epsilon` is added to the variance. With it, small filters keep a deviation below 1,
-    and their gradients are smaller. The variance of n weights is their sum of squares divided by n - `correction`.
+    The result is differentiable. `epsilon` is added to the variance. So the gradients of filters with tiny weights stay
+    small. The variance of n weights is the sum of their squared deviations divided by n - `correction`.
     """
     return _standardize(weight, "filter", "weight", epsilon, correction)
 
 
 def standardize_samples(x: Tensor, epsilon: float = 0.0) -> Tensor:
-    """Return each sample of a batch minus its mean, divided by its standard deviation (with n - 1)."""
+    """Return each sample of a batch minus its mean, divided by its standard deviation (with divisor n - 1)."""
     return _standardize(x, "sample", "batch", epsilon, 1)
 
 
@@ -290,7 +303,7 @@ def _standardize(x: Tensor, unit_name: str, tensor_name: str, epsilon: float, co
             f"this method standardizes each {unit_name} and needs at least 2 numbers per {unit_name}; "
             f"got a {tensor_name} of shape {tuple(x.shape)}"
         )
-    # Reduce over all axes but the first. Flattening would copy a tensor stored in channels-last format.
+    # Reduce over all axes except the first. Flattening instead would copy a tensor in channels-last format.
     axes = tuple(range(1, x.dim()))
     if epsilon > 0:
         variance, mean = torch.var_mean(x, dim=axes, correction=correction, keepdim=True)
@@ -300,7 +313,7 @@ def _standardize(x: Tensor, unit_name: str, tensor_name: str, epsilon: float, co
 
 
 def sample_std(x: Tensor) -> Tensor:
-    """Return sqrt(variance + VARIANCE_EPSILON) of each sample (with n - 1), shaped to broadcast over the batch."""
+    """Return sqrt(variance + VARIANCE_EPSILON) of each sample (divisor n - 1), shaped to broadcast over the batch."""
     if x[0].numel() < 2:
         return torch.ones_like(x)
     return (x.var(dim=tuple(range(1, x.dim())), keepdim=True) + VARIANCE_EPSILON).sqrt()

@@ -1,4 +1,7 @@
-"""BiPer: weights from a periodic function, first its values, then their signs (Vargas et al. 2024)."""
+"""BiPer: weights from a periodic function.
+
+The first stage uses its values, the second their signs (Vargas et al. 2024).
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,30 @@ from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import BinaryTensor, WeightBinarizer, broadcast_over_output
 from lcrbnn.nn.methods.recu import RecuActivation
 
-SIGN_STAGE_PROGRESS = 2 / 3  # The second stage uses signs instead of sines; published: 600 + 300 epochs.
+# Training progress at which the second stage begins. It uses signs instead of sines. Published: 600 + 300 epochs.
+SIGN_STAGE_PROGRESS = 2 / 3
 
 
 def sign_stage_schedule(progress: float, switch: float) -> float:
-    """Return 1 once weights are signs, and 0 before."""
+    """Return 1 in the second stage, in which weights are signs, and 0 before."""
     return float(progress >= switch)
 
 
 class BiperWeight(WeightBinarizer):
-    """alpha sin(w0 w) in the first stage, alpha sign(sin(w0 w)) in the second. The slope of both is alpha w0 cos(w0 w).
+    """Returns alpha sin(w0 w) in the first stage and alpha sign(sin(w0 w)) in the second.
 
-    `frequency` is w0 = 20. alpha is learned per filter from U(0, 1), as in ReCU, whose code the BiPer code extends.
-    Each layer adds `penalty` times the mean of sin(w0 w)^2 to the loss (published: 0.037 in the first stage, 0.0468 in
-    the second). Here both stages are one run with one learning-rate schedule. The second stage begins at `switch` of
-    the run: 2/3, as 600 of 900 epochs. The published stages are two runs. To do the same, train with `switch=1`, then
-    start a run from the result with `switch=0`. In evaluation mode, weights are signs in the first stage too.
+    In both stages, the slope is alpha w0 cos(w0 w). The option `frequency` is w0 = 20. alpha is learned per filter and
+    starts from U(0, 1), as in ReCU, whose code the BiPer code extends. Each layer adds `penalty` times the mean of
+    sin(w0 w)^2 to the loss (published: 0.037 in the first stage, 0.0468 in the second). Here both stages are one run
+    with one learning-rate schedule. The second stage begins at the fraction `switch` of the run: 2/3, which is 600 of
+    900 epochs. The published stages are two runs. To do the same, train with `switch=1`, then start a second run from
+    the result with `switch=0`. In evaluation mode, weights are signs in the first stage too.
     """
 
     def __init__(
         self, weight: Tensor, *, frequency: float = 20.0, penalty: float = 0.037, switch: float = SIGN_STAGE_PROGRESS
     ) -> None:
-        """Draw alpha."""
+        """Draw the initial scale alpha of each filter."""
         super().__init__(weight)
         check_number(frequency, "the frequency of biper", low=1e-3)
         check_number(penalty, "the penalty of biper", low=0)
@@ -44,7 +49,7 @@ class BiperWeight(WeightBinarizer):
         self.signs = Schedule(partial(sign_stage_schedule, switch=switch))
 
     def pre_sign_weight(self, weight: Tensor) -> Tensor:
-        """Return the sine."""
+        """Return sin(w0 w), whose sign is taken."""
         return torch.sin(self.frequency * weight)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
@@ -65,4 +70,4 @@ class BiperWeight(WeightBinarizer):
 
 
 class BiperActivation(RecuActivation):
-    """The same as ReCU: sign(x) with slope 2 - 2|x'|. In training, x' is x divided by the deviation of its sample."""
+    """Returns sign(x) with slope 2 - 2|x'|, as in ReCU. In training, x' is x divided by the deviation of its sample."""

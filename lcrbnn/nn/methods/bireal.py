@@ -1,4 +1,4 @@
-"""Bi-Real net: the ApproxSign gradient and a scale per filter (Liu et al. 2018, as in the PyTorch re-release)."""
+"""Bi-Real net: the ApproxSign gradient and one scale per filter (Liu et al. 2018, as in the PyTorch re-release)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lcrbnn.nn.methods.binarizer import (
 
 
 class BirealWeight(WeightBinarizer):
-    """alpha sign(w), where alpha is the mean |w| of the filter, without gradient. Slope: 1 where |w| <= 1.
+    """Returns alpha sign(w) with slope 1 where |w| <= 1. alpha is the mean |w| of the filter, without gradient.
 
-    The gradient of alpha sign(w) is not multiplied by alpha, as in the released code: the slope contains 1 / alpha to
-    undo the multiplication by the scale. A new weight is uniform on [0, 0.001), so all its signs are positive. Adam
-    changes this quickly, SGD hardly does.
+    As in the released code, the gradient of alpha sign(w) is not multiplied by alpha. For this, the slope contains 1 /
+    alpha, which cancels the multiplication by the scale. New weights are uniform on [0, 0.001), so all their signs are
+    positive. Adam changes this quickly, SGD hardly at all.
     """
 
     def initialize(self, weight: Tensor) -> None:
@@ -29,7 +29,7 @@ class BirealWeight(WeightBinarizer):
         torch.nn.init.uniform_(weight, 0, 0.001)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs and a scale per filter."""
+        """Return the signs and one scale per filter."""
         alpha = mean_magnitude(weight.detach())
         inverse_alpha = broadcast_over_weight(1 / alpha.clamp_min(1e-12), weight)
         return BinaryTensor(
@@ -38,7 +38,7 @@ class BirealWeight(WeightBinarizer):
 
 
 class BirealActivation(ActivationBinarizer):
-    """sign(x) with slope 2 - 2|x| where |x| < 1."""
+    """Returns sign(x) with slope 2 - 2|x| where |x| < 1."""
 
     def forward(self, x: Tensor) -> BinaryTensor:
         """Return the signs without a scale."""

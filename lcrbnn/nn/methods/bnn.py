@@ -11,10 +11,11 @@ from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, Weigh
 
 
 class BnnWeight(WeightBinarizer):
-    """sign(w) with the straight-through gradient.
+    """Returns sign(w) with the straight-through gradient.
 
-    `limit`: after each step, the latent weight is clamped to [-limit, limit]. The paper and older code use 1, which
-    keeps weights where their sign can still change. The current official code does not clamp, so the default is None.
+    If `limit` is set, the latent weight is clamped to [-limit, limit] after each step. The paper and older code use 1.
+    This keeps weights in a range in which their sign can still change. The current official code does not clamp, so the
+    default is None.
     """
 
     def __init__(self, weight: Tensor, *, limit: float | None = None) -> None:
@@ -40,7 +41,7 @@ class BnnWeight(WeightBinarizer):
 
 
 class BnnActivation(ActivationBinarizer):
-    """sign(x) with slope 1 where |x| <= 1. The official code has the same gradient, from a hardtanh before the sign."""
+    """Returns sign(x) with slope 1 where |x| <= 1. The official code gets the same gradient with a hardtanh."""
 
     def forward(self, x: Tensor) -> BinaryTensor:
         """Return the signs without a scale."""

@@ -1,4 +1,4 @@
-"""BWNH: binary weights from hashing that preserves the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
+"""BWNH: binary weights from a hash that preserves the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lcrbnn.nn.methods.binarizer import (
     mean_magnitude,
 )
 
-HASHING_PROGRESS = 0.5  # training progress until which weights are real
-DESCENT_SWEEPS = 3  # coordinate-descent sweeps over all channels
+HASHING_PROGRESS = 0.5  # training progress up to which weights are real
+DESCENT_SWEEPS = 3  # number of passes of coordinate descent over all channels
 MOMENT_DECAY_PER_STEP = 0.99  # decay of the running second moments of the inputs
 
 
@@ -27,15 +27,15 @@ def binary_stage_schedule(progress: float) -> float:
 
 @torch.no_grad()
 def hash_weights(weight: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Return signs b and a scale s per filter that make the sum over kernel positions of (w - s b)^T M (w - s b) small.
+    """Return signs b and scales s per filter that minimize the sum over kernel positions of (w - s b)^T M (w - s b).
 
-    `weight` is (out, in, positions), and `moments` is M, (in, in). The method is discrete coordinate descent from
-    sign(w): compute the best s for the signs, then the best sign of each channel with all others fixed, DESCENT_SWEEPS
-    times.
+    `weight` is (out, in, positions), and `moments` is M, (in, in). The minimum is approximate. It is found by discrete
+    coordinate descent that starts at sign(w). Each of the DESCENT_SWEEPS sweeps computes the best s for the signs, then
+    the best sign of each channel while all others are fixed.
     """
-    mapped_weight = torch.einsum("ij,ojp->oip", moments, weight)  # M w
+    mapped_weight = torch.einsum("ij,ojp->oip", moments, weight)  # the product M w
     signs = ops.sign(weight)
-    mapped_signs = torch.einsum("ij,ojp->oip", moments, signs)  # M b, updated with b
+    mapped_signs = torch.einsum("ij,ojp->oip", moments, signs)  # the product M b, updated whenever b changes
     scale = _optimal_scale(signs, mapped_signs, mapped_weight)
     for _ in range(DESCENT_SWEEPS):
         for channel in range(weight.shape[1]):
@@ -53,14 +53,16 @@ def _optimal_scale(signs: Tensor, mapped_signs: Tensor, mapped_weight: Tensor) -
 
 
 class BwnhWeight(WeightBinarizer):
-    """Real weights in the first half of training, then their hash, then alpha sign(w) from there (alpha = mean |w|).
+    """Returns real weights in the first half of training.
 
-    The hash minimizes |X^T W - X^T B diag(s)|^2 over signs B by discrete coordinate descent, where X is the input of
-    the layer. There is no public code, so three details are choices of this package. First, the published method starts
-    from a trained real network, and here the first half of the run is that training. Second, X is represented by the
-    second moments of the input channels, averaged over training, the same for all positions of a kernel: the moments of
-    whole patches would be 4608 x 4608 in a ResNet-18. Third, the latent weight becomes s B, so that fine-tuning starts
-    from the hash, and its gradient passes straight to w. In evaluation mode, weights are signs in the first half too.
+    Then they are hashed, and the second half trains alpha sign(w). The hash minimizes |X^T W - X^T B diag(s)|^2 over
+    signs B by discrete coordinate descent, where X is the input of the layer. alpha is the mean |w| of the filter.
+    There is no public code, so three details are choices of this package. First, the published method starts from a
+    trained real network. Here the first half of the run is that training. Second, X is represented by the second
+    moments of the input channels, averaged over training. They are the same for all positions of a kernel, because the
+    moments of whole patches would be 4608 x 4608 in a ResNet-18. Third, the latent weight becomes s B, so that
+    fine-tuning starts from the hash. Its gradient passes straight to w. In evaluation mode, weights are signs in the
+    first half too.
     """
 
     observes_inputs = True
@@ -68,7 +70,7 @@ class BwnhWeight(WeightBinarizer):
     done: Tensor
 
     def __init__(self, weight: Tensor) -> None:
-        """Start with the identity as second moments."""
+        """Create the second moments, which start as the identity."""
         super().__init__(weight)
         self.begun = Schedule(binary_stage_schedule)
         self.register_buffer("moments", torch.eye(weight.shape[1]))
@@ -76,18 +78,18 @@ class BwnhWeight(WeightBinarizer):
 
     @torch.no_grad()
     def observe_input(self, x: Tensor, groups: int) -> None:
-        """Update the second moments of the input channels."""
+        """Update the running second moments of the input channels."""
         with torch.autocast(x.device.type, enabled=False):
             rows = (x.movedim(1, -1) if x.dim() == 4 else x).reshape(-1, self.moments.shape[0]).to(self.moments.dtype)
             self.moments.lerp_(rows.T @ rows / rows.shape[0], 1 - MOMENT_DECAY_PER_STEP)
 
     def observation_buffers(self) -> list[Tensor]:
-        """Return the second moments."""
+        """Return the buffer of the second moments."""
         return [self.moments]
 
     @torch.no_grad()
     def start_epoch(self, weight: Tensor) -> None:
-        """Hash the weight once, at the first epoch of the second half."""
+        """Replace the weight by its hash once, at the first epoch of the second half."""
         if bool(self.done) or not bool(self.begun.value):
             return
         signs, scale = hash_weights(weight.reshape(*weight.shape[:2], -1), self.moments)
@@ -96,14 +98,14 @@ class BwnhWeight(WeightBinarizer):
         self.done.fill_(True)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return real weights, or signs and a scale per filter."""
+        """Return real weights in the first half of training. After that, return signs and one scale per filter."""
         alpha = mean_magnitude(weight.detach())
         inverse_alpha = broadcast_over_weight(1 / alpha.clamp_min(1e-12), weight)
         signs = ops.surrogate_sign(weight, ops.identity_slope, inverse_alpha)
         scale = broadcast_over_output(alpha, weight)
         if not self.training:
             return BinaryTensor(signs, scale)
-        real = weight * inverse_alpha  # the scale multiplies this to the latent weight
+        real = weight * inverse_alpha  # The layer multiplies this by the scale, which gives the latent weight.
         return BinaryTensor(
             torch.where(self.done, signs, real), scale, non_binary_reason="in training its weights are real at first"
         )

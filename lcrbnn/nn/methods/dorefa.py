@@ -13,9 +13,9 @@ from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, Weigh
 
 
 class DorefaWeight(WeightBinarizer):
-    """E sign(w), where E is the mean |w| of the whole layer, without gradient. The gradient passes straight to w.
+    """Returns E sign(w), where E is the mean |w| of the whole layer, without gradient.
 
-    The gradient of E sign(w) is not multiplied by E.
+    The gradient passes straight to w. The gradient of E sign(w) is not multiplied by E.
     """
 
     def forward(self, weight: Tensor) -> BinaryTensor:
@@ -25,7 +25,7 @@ class DorefaWeight(WeightBinarizer):
 
 
 class _LevelBits(torch.autograd.Function):
-    # Returns the bits of the level as signs, along a new first axis, lowest bit first.
+    # Autograd function that returns the bits of the quantized level as signs, along a new first axis, lowest bit first.
     @staticmethod
     def forward(ctx: Any, x: Tensor, bits: int) -> Tensor:
         ctx.save_for_backward(x)
@@ -35,7 +35,7 @@ class _LevelBits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # The scales of the bits add up to 1/2. The gradient of bit b is its scale times the gradient of the level, so
+        # The scales of the bits add up to 1/2. The gradient of a bit is its scale times the gradient of the level. So
         # the gradient of the level is 2 * (sum over bits).
         (x,) = ctx.saved_tensors
         inside = ((x >= 0) & (x <= 1)).to(grad.dtype)
@@ -43,10 +43,11 @@ class _LevelBits(torch.autograd.Function):
 
 
 class DorefaActivation(ActivationBinarizer):
-    """round((2^bits - 1) clip(x, 0, 1)) / (2^bits - 1) with slope 1 on [0, 1]. One bit gives {0, 1}, not -1 and +1.
+    """Returns round((2^bits - 1) clip(x, 0, 1)) / (2^bits - 1) with slope 1 on [0, 1].
 
-    A tie rounds up (0.5 becomes 1), consistent with sign(0) = +1. A level is the sum of its bits plus 1/2, where each
-    bit is a sign with its own scale, so there are `bits` binary bases.
+    One bit gives the levels 0 and 1, not -1 and +1. A tie rounds up (0.5 becomes 1), which is consistent with sign(0) =
+    +1. A level is 1/2 plus the sum of its bits. Each bit is a sign with its own scale, so there are `bits` binary
+    bases.
     """
 
     def __init__(self, channels: int, *, bits: int = 1) -> None:
@@ -56,11 +57,11 @@ class DorefaActivation(ActivationBinarizer):
         self.bits = bits
 
     def padding_sign(self, value: float) -> float:
-        """Return -1 for zero padding: it is level 0, where no bit is set."""
+        """Return -1 for zero padding, because zero is the level in which no bit is set."""
         return 2 * value - 1
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return one base per bit."""
+        """Return one base (signs and a scale) per bit."""
         signs = _LevelBits.apply(x, self.bits)
         half = x.new_full((), 0.5)
         if self.bits == 1:

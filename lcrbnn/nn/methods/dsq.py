@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from lcrbnn.nn import functional as ops
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, WeightBinarizer
 
-INITIAL_BOUND_IN_MEAN_MAGNITUDES = 3.0  # initial bound of a layer, in units of its mean |w|
-INITIAL_ALPHA = 0.2  # initial distance of the soft curve from its levels
-MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5  # at 0 the curve would be the sign itself, at 1 a straight line
+INITIAL_BOUND_IN_MEAN_MAGNITUDES = 3.0  # initial bound of a layer, as a multiple of its mean |w|
+INITIAL_ALPHA = 0.2  # initial distance between the ends of the soft curve and its levels
+MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5  # limits of alpha: at 0 the curve would be the sign itself, at 1 a straight line
 
 
 class SoftSign(nn.Module):
-    """The function phi of DsqWeight, with its own alpha and bound."""
+    """The soft sign phi of DsqWeight. It has its own alpha and bound."""
 
     def __init__(self, bound: Tensor) -> None:
-        """Start with this bound."""
+        """Create alpha and the bound, which starts at this value."""
         super().__init__()
         self.alpha = nn.Parameter(torch.tensor(INITIAL_ALPHA))
         self.bound = nn.Parameter(bound)
@@ -32,25 +32,25 @@ class SoftSign(nn.Module):
 
 
 class DsqWeight(WeightBinarizer):
-    """u sign(w). The backward pass uses the derivative of phi.
+    """Returns u sign(w). The backward pass uses the derivative of the soft sign phi.
 
-    phi(x) = s tanh(k x) on [-u, u] with s = 1 / (1 - alpha) and k = ln(2 / alpha - 1) / (2 u). phi is -1 and 1 at the
-    ends of the interval. alpha (from 0.2) and the bound u (from three times the layer's mean |w|) are learned, and also
-    receive gradients through phi. The interval [l, u] of the paper is symmetric here: one bit requires it, because with
-    its middle at 0 the two levels are -u and u and the threshold of the sign is 0. Only unofficial code exists. Two
-    details are choices of this package: alpha is kept between 0.001 and 0.5, and the gradients of alpha and u are
-    divided by the square root of the number of elements that share them (`functional.scale_gradient`).
+    phi(x) = s tanh(k x) on [-u, u], with s = 1 / (1 - alpha) and k = ln(2 / alpha - 1) / (2 u). So phi is -1 and 1 at
+    the ends of the interval. alpha (from 0.2) and the bound u (from three times the layer's mean |w|) are learned. They
+    also receive gradients through phi. The paper has an interval [l, u]. Here it is symmetric, because one bit needs
+    the levels -u and u and the threshold 0. Only unofficial code exists. Two details are choices of this package: alpha
+    is kept between 0.001 and 0.5, and the gradients of alpha and u are divided by the square root of the number of
+    elements that share them (`functional.scale_gradient`).
     """
 
     training_only_parameters = ("soft.alpha",)
 
     def __init__(self, weight: Tensor) -> None:
-        """Create one soft sign for the layer."""
+        """Create one soft sign for the whole layer."""
         super().__init__(weight)
         self.soft = SoftSign(INITIAL_BOUND_IN_MEAN_MAGNITUDES * weight.detach().abs().mean())
 
     def initialize(self, weight: Tensor) -> None:
-        """Start the bound from the weight that the network has initialized."""
+        """Set the bound from the weight that the network has initialized."""
         self.soft.bound.copy_(INITIAL_BOUND_IN_MEAN_MAGNITUDES * weight.abs().mean())
 
     def forward(self, weight: Tensor) -> BinaryTensor:
@@ -59,13 +59,13 @@ class DsqWeight(WeightBinarizer):
 
 
 class DsqActivation(ActivationBinarizer):
-    """u sign(x) with the slope of phi, as for the weights. u starts at 1, the bound of a hardtanh."""
+    """Returns u sign(x) with the slope of phi, as for the weights. u starts at 1, the bound of a hardtanh."""
 
     has_real_padding = True
     training_only_parameters = ("soft.alpha",)
 
     def __init__(self, channels: int) -> None:
-        """Create one soft sign for the layer."""
+        """Create one soft sign for the whole layer."""
         super().__init__(channels)
         self.soft = SoftSign(torch.ones(()))
 

@@ -1,4 +1,4 @@
-"""HORQ: high-order residual quantization, where further signs approximate the residual (Li et al. 2017)."""
+"""HORQ: high-order residual quantization. Further signs approximate the residual of the first (Li et al. 2017)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from lcrbnn.nn.methods.hwgq import HwgqWeight
 
 
 class HorqWeight(HwgqWeight):
-    """alpha sign(w) as in the XNOR-Net paper: alpha = mean |w| of the filter, gradient straight to w.
+    """Returns alpha sign(w), as in the XNOR-Net paper. alpha is the mean |w| of the filter.
 
-    There is no released code.
+    The gradient passes straight to w. There is no released code.
     """
 
 
 class HorqActivation(ActivationBinarizer):
-    """b_1 sign(x) + b_2 sign(x - b_1 sign(x)) + ..., where each b is the mean absolute residual of the sample.
+    """Returns b_1 sign(x) + b_2 sign(x - b_1 sign(x)) + ... with b = mean absolute residual of the sample.
 
-    `bits` is the order, 2 in the paper. The paper computes a mean for every patch of the image. In this package (and in
-    the code of XNOR-Net) the scale has no spatial axes, so it is one number per sample here. The slope is 1 where |x| <
-    1, for the sum and not for each sign: the jumps of the residual do not contribute, and b has no gradient. A scale
-    that depends on the image cannot be exported.
+    The option `bits` is the number of terms (the order), 2 in the paper. The paper computes a mean for every patch of
+    the image. Here, as in the code of XNOR-Net, the scale has no spatial axes. So it is one number per sample. The
+    slope of the whole sum is 1 where |x| < 1: the jumps of the residual do not contribute, and b has no gradient. A
+    scale that depends on the image cannot be exported.
     """
 
     has_real_padding = True
 
     def __init__(self, channels: int, *, bits: int = 2) -> None:
-        """Set the order."""
+        """Set the order, which is the number of terms."""
         super().__init__(channels)
         check_number(bits, "the order of horq", low=1, high=4, integer=True)
         self.bits = self.num_sample_reductions = bits
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return one base per order."""
+        """Return one base (signs and a scale) per order."""
         axes = tuple(range(1, x.dim()))
         residual, signs, scales = x.detach(), [], []
         for _ in range(self.bits):
@@ -44,8 +44,8 @@ class HorqActivation(ActivationBinarizer):
             residual = residual - scale * sign
             signs.append(sign)
             scales.append(scale)
-        # Only the first sign carries the gradient, divided by its scale. The other signs are constants, so the
-        # gradient of the sum is that of the clipped identity.
+        # Only the first sign carries the gradient, divided by its scale. The other signs are constants. So the gradient
+        # of the sum is that of the clipped identity.
         signs[0] = ops.surrogate_sign(x, _clip_slope_over_scale, scales[0])
         if self.bits == 1:
             return BinaryTensor(signs[0], scales[0])

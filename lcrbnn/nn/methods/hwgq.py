@@ -17,14 +17,14 @@ from lcrbnn.nn.methods.binarizer import (
     mean_magnitude,
 )
 
-LEVEL_STEP = 0.538  # the levels are 0, 1, 2 and 3 times this step
-# A level applies above its threshold. The positive levels are separated at their midpoints.
+LEVEL_STEP = 0.538  # The levels are 0, 1, 2 and 3 times this step.
+# Inputs above a threshold get the next level. The thresholds between positive levels are midpoints.
 LEVEL_THRESHOLDS = (0.0, 1.5 * LEVEL_STEP, 2.5 * LEVEL_STEP)
 ACTIVATION_BITS = 2
 
 
 class HwgqWeight(WeightBinarizer):
-    """alpha sign(w), where alpha is the mean |w| of the filter, without gradient. The gradient passes straight to w.
+    """Returns alpha sign(w). alpha is the mean |w| of the filter, without gradient. The gradient passes straight to w.
 
     The gradient of alpha sign(w) is not multiplied by alpha.
     """
@@ -39,7 +39,8 @@ class HwgqWeight(WeightBinarizer):
 
 
 class _LevelBits(torch.autograd.Function):
-    # Returns the two bits of the level as signs, along a new first axis. d level / dx = 1 where 0 < x <= 1.614.
+    # Autograd function that returns the two bits of the level as signs, along a new first axis. The slope of the level
+    # is 1 where 0 < x <= 1.614.
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -55,19 +56,19 @@ class _LevelBits(torch.autograd.Function):
 
 
 class HwgqActivation(ActivationBinarizer):
-    """0 where x <= 0, otherwise the nearest of 0.538, 1.076 and 1.614, with slope 1 where 0 < x <= 1.614.
+    """Returns 0 where x <= 0, else the nearest of 0.538, 1.076 and 1.614. The slope is 1 where 0 < x <= 1.614.
 
-    The levels suit a Gaussian of standard deviation 1: the released networks have a batch norm without a learned scale
-    directly before them. The ResNets of this package have a learned scale, and a skip connection and a ReLU in between.
-    A level is the sum of two signs with their own scales, plus half of the largest level. Two bits cannot be exported
-    as one, but the 1/32 variant can be exported.
+    The levels are optimal for a Gaussian with standard deviation 1. In the released networks, a batch norm without a
+    learned scale comes directly before them. In the ResNets of this package, the batch norm has a learned scale, and a
+    skip connection and a ReLU follow it. A level is the sum of two signs with their own scales, plus half of the
+    largest level. Two bits cannot be exported as one, but the 1/32 variant can be exported.
     """
 
     bits = ACTIVATION_BITS
     has_real_padding = True
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return one base per bit."""
+        """Return one base (signs and a scale) per bit."""
         halves = LEVEL_STEP / 2 * 2.0 ** torch.arange(ACTIVATION_BITS, device=x.device, dtype=x.dtype)
         middle = x.new_full((), LEVEL_STEP * (2**ACTIVATION_BITS - 1) / 2)
         return BinaryTensor(_LevelBits.apply(x), halves.reshape(-1, *[1] * x.dim()), middle, ACTIVATION_BITS)

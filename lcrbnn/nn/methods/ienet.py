@@ -20,7 +20,7 @@ from lcrbnn.nn.methods.binarizer import (
     standardize_filters,
 )
 
-INITIAL_SECOND_SCALE = 5e-4  # initial scale of the second branch
+INITIAL_SECOND_SCALE = 5e-4  # initial scale of the second sign
 
 
 def iee_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
@@ -31,7 +31,7 @@ def iee_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
 
 
 class IenetWeight(WeightBinarizer):
-    """alpha sign(w'), where w' is the standardized filter. alpha is learned per filter, from the initial mean |w|.
+    """Returns alpha sign(w'), where w' is the standardized filter. alpha is learned per filter and starts at mean |w|.
 
     Standardization, alpha and the range of the temperature are those of RBNN, whose training code the IE-Net code
     extends.
@@ -54,12 +54,13 @@ class IenetWeight(WeightBinarizer):
 
 
 class IenetActivation(ActivationBinarizer):
-    """sign(x + b) + g sign(x + c). b and c are learned per channel from 0, and g is learned per layer from 0.0005.
+    """Returns sign(x + b) + g sign(x + c). The shifts b and c are learned per channel, the scale g per layer.
 
-    The slope has k = 1 and t >= 1. In training, both shifted inputs are divided by the standard deviation of their
-    sample, which changes the width of the slope but no sign. The released code has one g per output channel, drawn from
-    U(0, 0.001). Here g is one number per layer, because the factor of an activation cannot depend on the output
-    channel. The number of bit operations doubles. Two signs per activation cannot be exported as one.
+    b and c start at 0, and g starts at 0.0005. The slope has k = 1 and t >= 1. In training, both shifted inputs are
+    divided by the standard deviation of their sample. This changes the width of the slope but no sign. The released
+    code has one g per output channel, drawn from U(0, 0.001). Here g is one number per layer, because the factor of an
+    activation cannot depend on the output channel. The number of bit operations doubles. Two signs per activation
+    cannot be exported as one.
     """
 
     bits = 2
@@ -73,7 +74,7 @@ class IenetActivation(ActivationBinarizer):
         self.factor = nn.Parameter(torch.tensor(INITIAL_SECOND_SCALE))
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return one base per branch."""
+        """Return one base (signs and a scale) for each of the two shifts."""
         t = self.annealing.t.clamp_min(1)
         k = torch.ones_like(t)
         shifted = [self.add_channel_shift(x, shift) for shift in (self.first, self.second)]

@@ -1,4 +1,4 @@
-"""IR-Net: standardized weights, a power-of-two scale, gradients that sharpen during training (Qin et al. 2020)."""
+"""IR-Net: standardized weights, a power-of-two scale, gradients that become sharper in training (Qin et al. 2020)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lcrbnn.nn.methods.binarizer import (
 
 
 class IrnetWeight(WeightBinarizer):
-    """2^s sign(w'), where w' = (w - mean) / std of the filter and 2^s is the power of two nearest to mean |w'|.
+    """Returns 2^s sign(w') with w' = (w - mean) / std of the filter. 2^s is the power of two nearest to mean |w'|.
 
-    2^s has no gradient. mean |w'| is about 0.8 for any bell-shaped filter, so the scale is almost always 1.
+    2^s has no gradient. For any bell-shaped filter, mean |w'| is about 0.8. So the scale is almost always 1.
     """
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:
@@ -33,7 +33,7 @@ class IrnetWeight(WeightBinarizer):
         return standardize_filters(weight)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs and a power of two per filter."""
+        """Return the signs and one power of two per filter."""
         balanced = self.pre_sign_weight(weight)
         power_of_two = torch.exp2(torch.round(torch.log2(mean_magnitude(balanced.detach()))))
         signs = ops.surrogate_sign(balanced, ops.tanh_slope, self.annealing.t, self.annealing.k)
@@ -41,7 +41,7 @@ class IrnetWeight(WeightBinarizer):
 
 
 class IrnetActivation(ActivationBinarizer):
-    """sign(x) with slope k t (1 - tanh(t x)^2)."""
+    """Returns sign(x) with slope k t (1 - tanh(t x)^2)."""
 
     def __init__(self, channels: int, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:
         """Set the first and last temperature of the schedule."""

@@ -1,4 +1,4 @@
-"""METHODS: all binarization methods of the package. To add a method, write its binarizer classes and add a row here."""
+"""METHODS: all binarization methods of the package. To add one, write its binarizer classes and add a row here."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
 def get_method(name: str | Method, bits: str | None = None, **options: Any) -> Method:
-    """Return the method with this name, with the given bits ("1/1", "1/32", for dorefa also "1/2") and options.
+    """Return the method with this name, bits ("1/1", "1/32", for dorefa also "1/2") and options.
 
     "irnet/recu" combines the weights of the first method with the activations of the second.
 

@@ -1,4 +1,4 @@
-"""RBNN: weights that are rotated towards their signs once per epoch (Lin et al. 2020)."""
+"""RBNN: once per epoch, the weights are rotated towards their signs (Lin et al. 2020)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lcrbnn.nn.methods.binarizer import (
     standardize_samples,
 )
 
-ROTATION_UPDATES_PER_EPOCH = 3  # each updates the left and then the right rotation
+ROTATION_UPDATES_PER_EPOCH = 3  # number of updates per epoch; each changes the left and then the right rotation
 
 
 def most_square_factors(n: int) -> tuple[int, int]:
@@ -30,28 +30,35 @@ def most_square_factors(n: int) -> tuple[int, int]:
 
 
 def random_rotation(n: int) -> Tensor:
-    """Return a random orthogonal matrix, uniform (Haar), from torch's generator."""
+    """Return a random orthogonal matrix with the uniform (Haar) distribution, from torch's random generator."""
     q, r = torch.linalg.qr(torch.randn(n, n))
     return q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)
 
 
 def _nearest_rotation(x: Tensor) -> Tensor:
-    """Return the orthogonal matrix nearest to x, computed on the CPU: a GPU is slow for many small SVDs."""
+    """Return the orthogonal matrix nearest to x.
+
+    It is computed on the CPU, because a GPU is slow for many small SVDs.
+    """
     u, _, vh = torch.linalg.svd(x.cpu())
     return (u @ vh).to(x.device)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
-    """Return x in float32 or wider. In half precision, rounding in the rotation would change signs of weights."""
+    """Return x in float32 or a wider type.
+
+    In half precision, rounding in the rotation would change signs of weights.
+    """
     return x.float() if x.dtype.itemsize < 4 else x
 
 
 class RbnnWeight(WeightBinarizer):
-    """alpha sign(w3), w3 = w2 + |sin theta| (R1^T w2 R2 - w2), where w2 is the standardized filter as an a x b matrix.
+    """Returns alpha sign(w3), where w3 is the standardized filter w2 moved towards its rotation.
 
-    alpha is learned per filter, from the initial mean |w|. theta is learned per filter, from pi/2. The rotated weight
-    has no gradient, so at theta = pi/2 no gradient reaches w. Gradients appear once theta moves away (by weight decay
-    or rounding). The released code behaves in this way, and this package keeps it.
+    w3 = w2 + |sin theta| (R1^T w2 R2 - w2), where w2 is written as an a x b matrix. alpha is learned per filter, from
+    the initial mean |w|. theta is learned per filter, from pi/2. The rotated weight has no gradient. So at theta = pi/2
+    no gradient reaches w. Gradients appear once theta moves away, by weight decay or rounding. The released code
+    behaves in this way, and this package keeps it.
     """
 
     training_only_parameters = ("theta",)
@@ -59,7 +66,7 @@ class RbnnWeight(WeightBinarizer):
     right: Tensor
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-2, t_max: float = 1e1) -> None:
-        """Draw the two rotations."""
+        """Draw the two random rotations, and create alpha and theta."""
         super().__init__(weight)
         self.annealing = Annealing(t_min, t_max)
         a, b = most_square_factors(weight[0].numel())
@@ -69,7 +76,7 @@ class RbnnWeight(WeightBinarizer):
         self.alpha = nn.Parameter(mean_magnitude(weight.detach()).clone())
 
     def pre_sign_weight(self, weight: Tensor) -> Tensor:
-        """Return the standardized weight, mixed with its rotation."""
+        """Return the standardized weight, mixed with its rotated version."""
         standardized = standardize_filters(weight)
         with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
             rotated = (
@@ -81,7 +88,7 @@ class RbnnWeight(WeightBinarizer):
         return standardized + broadcast_over_weight(torch.sin(self.theta).abs(), weight) * (rotated - standardized)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs of the mixed weight and the learned scale."""
+        """Return the signs of the mixed weight, and the learned scale."""
         signs = ops.surrogate_sign(self.pre_sign_weight(weight), ops.tent_slope, self.annealing.t, self.annealing.k)
         return BinaryTensor(signs, broadcast_over_output(self.alpha, weight))
 
@@ -103,10 +110,10 @@ class RbnnWeight(WeightBinarizer):
 
 
 class RbnnActivation(ActivationBinarizer):
-    """sign of the sample minus its mean, divided by its standard deviation, in training and evaluation.
+    """Returns the sign of the standardized sample (minus its mean, divided by its deviation), also in evaluation.
 
-    The slope has k = 1 and t >= 1. With real activations (1/32) the standardized sample itself is multiplied, as in the
-    released code.
+    The slope has k = 1 and t >= 1. With real activations (1/32), the standardized sample itself is multiplied, as in
+    the released code.
     """
 
     num_sample_reductions = 1
@@ -117,6 +124,6 @@ class RbnnActivation(ActivationBinarizer):
         self.annealing = Annealing(t_min, t_max)
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return the signs of each sample, standardized over all axes but the first."""
+        """Return the signs of the samples, each standardized over all its numbers."""
         t = self.annealing.t.clamp_min(1)
         return BinaryTensor(ops.surrogate_sign(standardize_samples(x), ops.tent_slope, t, torch.ones_like(t)))

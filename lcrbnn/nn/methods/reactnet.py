@@ -1,4 +1,4 @@
-"""ReActNet: a learned shift per channel before the sign (Liu et al. 2020). Its RPReLU is part of the network."""
+"""ReActNet: a learned shift per channel before the sign (Liu et al. 2020). The network contains its RPReLU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lcrbnn.nn.methods.bireal import BirealWeight
 
 
 class ReactActivation(ActivationBinarizer):
-    """RSign: sign(x + b) with slope 2 - 2|x + b|. b is learned per channel and starts at 0."""
+    """Returns sign(x + b) with slope 2 - 2|x + b| (RSign). b is learned per channel and starts at 0."""
 
     def __init__(self, channels: int) -> None:
-        """Create one shift per channel."""
+        """Create the learned shifts, one per channel."""
         super().__init__(channels)
         self.shift = nn.Parameter(torch.zeros(channels))
 
@@ -24,4 +24,4 @@ class ReactActivation(ActivationBinarizer):
 
 
 class ReactWeight(BirealWeight):
-    """The same as Bi-Real's PyTorch code: alpha sign(w), unscaled clipped gradient, start uniform on [0, 0.001)."""
+    """Returns alpha sign(w) as in Bi-Real's PyTorch code: clipped gradient without alpha, initially in [0, 0.001)."""

@@ -1,4 +1,4 @@
-"""ReCU: clamps weights in the tails of the distribution to where their sign can still change (Xu et al. 2021)."""
+"""ReCU: weights with a large magnitude are clamped to a range in which their sign can still change (Xu et al. 2021)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ INITIAL_TAU, FINAL_TAU = 0.85, 0.99
 
 
 def tau_schedule(progress: float) -> float:
-    """Return tau, which rises from 0.85 to 0.99 along e^progress, as in the released code."""
+    """Return tau, which rises from 0.85 to 0.99 during training. It follows e^progress, as in the released code."""
     return INITIAL_TAU + (FINAL_TAU - INITIAL_TAU) * math.expm1(progress) / math.expm1(1)
 
 
 class RecuWeight(WeightBinarizer):
-    """alpha sign(w'), where w' is the standardized filter with variance 8, clamped to [-Q, Q].
+    """Returns alpha sign(w'), where w' is the standardized filter with variance 8, clamped to [-Q, Q].
 
-    alpha is learned per filter and starts from U(0, 1). Q = -E|w'| ln(2 - 2 tau) is the tau-quantile of a Laplace
-    distribution, one per layer, without gradient. The gradient of the sign is the identity, then 0 where the clamp is
-    active, then that of the standardization.
+    alpha is learned per filter and starts from U(0, 1). Q = -E|w'| ln(2 - 2 tau) is one number per layer without
+    gradient: the tau-quantile of a Laplace distribution. The gradient of the sign is the identity. It is then set to 0
+    where w' is clamped, and passes through the standardization.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        """Draw alpha."""
+        """Draw the initial scale alpha of each filter."""
         super().__init__(weight)
         self.alpha = nn.Parameter(torch.rand(weight.shape[0]))
         self.tau = Schedule(tau_schedule)
@@ -57,11 +57,11 @@ class RecuWeight(WeightBinarizer):
 
 
 class RecuActivation(ActivationBinarizer):
-    """sign(x) with slope 2 - 2|x'| where |x'| < 1. In training, x' is x divided by the deviation of its sample.
+    """Returns sign(x) with slope 2 - 2|x'| where |x'| < 1. In training, x' is x divided by the deviation of its sample.
 
-    The division does not change the sign. It sets the width of the slope, and the deviation receives a gradient too.
-    With `shift`, which ReCU does not have, a learned number per channel is added to x first, from 0 (thresholds of
-    ReActNet).
+    The division does not change the sign. It determines the width of the slope, and the deviation has a gradient too.
+    With the option `shift`, which ReCU does not have, a learned number per channel is added to x first. It starts at 0.
+    This corresponds to the thresholds of ReActNet.
     """
 
     def __init__(self, channels: int, *, shift: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""ReSTE: a power function as the gradient estimator, with bounded slope (Wu et al. 2023)."""
+"""ReSTE: the gradient of a power function with bounded slope replaces that of the sign (Wu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, WeightBinarizer
 
-# Below the first |x|, the slope is that of the chord from 0. Above the second, it is 0.
+# Two limits of |x|. Below the first, the slope is that of a straight line from 0 to the curve. Above the second, it is
+# 0.
 CHORD_LIMIT, ZERO_SLOPE_LIMIT = 0.1, 1.5
 
 
 def power_slope(x: Tensor, o: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return (1/o) |x|^((1-o)/o) where 0.1 < |x| <= 1.5, 0.1^(1/o) / 0.1 where |x| <= 0.1, and 0 beyond."""
+    """Return (1/o) |x|^((1-o)/o) where 0.1 < |x| <= 1.5. Below that it is 0.1^(1/o) / 0.1, above it is 0."""
     assert o is not None
     size = x.abs()
     slope = size.clamp_min(CHORD_LIMIT) ** ((1 - o) / o) / o
@@ -27,7 +28,10 @@ def power_slope(x: Tensor, o: Tensor | None, q: Tensor | None) -> Tensor:
 
 
 def exponent_schedule(progress: float, end: float) -> float:
-    """Return the o of the power function: from 1 to `end` along a quarter of a cosine, slowly at first."""
+    """Return the exponent o of the power function.
+
+    It rises from 1 to `end` along a quarter of a cosine, slowly at first.
+    """
     return 1 + (end - 1) * (1 - math.cos(math.pi / 2 * progress))
 
 
@@ -37,10 +41,10 @@ def _make_exponent_schedule(o_end: float) -> Schedule:
 
 
 class ResteWeight(WeightBinarizer):
-    """E sign(w), where E is the mean |w| of the whole layer, with gradient. The slope is that of a power function.
+    """Returns E sign(w) with the slope of a power function. E is the mean |w| of the whole layer, with gradient.
 
-    The exponent o goes from 1 (straight-through, clipped) to `o_end` along a quarter of a cosine, as in the released
-    code.
+    The exponent o rises from 1 (clipped straight-through estimator) to `o_end` along a quarter of a cosine, as in the
+    released code.
     """
 
     def __init__(self, weight: Tensor, *, o_end: float = 3.0) -> None:
@@ -54,7 +58,7 @@ class ResteWeight(WeightBinarizer):
 
 
 class ResteActivation(ActivationBinarizer):
-    """sign(x) with the slope of a power function. In ReSTE, the network has ReLU before batch norm."""
+    """Returns sign(x) with the slope of a power function. In ReSTE, the network has ReLU before batch norm."""
 
     def __init__(self, channels: int, *, o_end: float = 3.0) -> None:
         """Set the final value of o."""

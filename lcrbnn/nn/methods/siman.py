@@ -1,4 +1,4 @@
-"""SiMaN: the larger half of the magnitudes becomes +1, the smaller half -1 (Lin et al. 2022)."""
+"""SiMaN: the larger half of the magnitudes of a filter becomes +1, the smaller half -1 (Lin et al. 2022)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from lcrbnn.nn.methods.binarizer import (
     standardize_samples,
 )
 
-INITIAL_CUT_FRACTION = 0.15  # fraction of a layer's magnitudes clamped at each end, decreasing to 0 during training
+# Fraction of a layer's magnitudes that is clamped at each end. It decreases to 0 during training.
+INITIAL_CUT_FRACTION = 0.15
 
 
 def cut_schedule(progress: float, initial_fraction: float = INITIAL_CUT_FRACTION) -> float:
@@ -31,7 +32,10 @@ def cut_schedule(progress: float, initial_fraction: float = INITIAL_CUT_FRACTION
 
 
 def quantile(sorted_values: Tensor, fraction: Tensor) -> Tensor:
-    """Return the quantile of sorted values at `fraction`. The fraction may change inside a captured CUDA graph."""
+    """Return the quantile of sorted values at `fraction`.
+
+    In a captured CUDA graph, the fraction may change between replays.
+    """
     last_index = sorted_values.shape[0] - 1
     position = (fraction * last_index).clamp(0, last_index)
     lower_index = position.floor().long()
@@ -43,21 +47,20 @@ def quantile(sorted_values: Tensor, fraction: Tensor) -> Tensor:
 
 
 class SimanWeight(WeightBinarizer):
-    """alpha sign(|w'| - m), where w' is the standardized filter and m is the median of its |w'|.
+    """Returns alpha sign(|w'| - m), where w' is the standardized filter and m is the median of its |w'|.
 
-    The larger half of the magnitudes becomes +1. The gradient of the sign is the identity, followed by that of the
-    absolute value (a weight moves away from 0 or towards 0, on either side) and that of the standardization. m has no
-    gradient. alpha is learned per filter, from the initial mean |w|.
+    The larger half of the magnitudes becomes +1. The gradient of the sign is the identity. It then passes through the
+    absolute value (so a weight moves away from 0 or towards 0, on either side) and through the standardization. m has
+    no gradient. alpha is learned per filter, from the initial mean |w|.
 
-    The latent weight is kept centered, and its magnitudes are clamped to two percentiles of the layer. A fraction `cut`
-    of them is clamped at each end: 15 % at first (the default of the released options is 5 %), decreasing to 0. The
-    released code clamps before each forward pass. Here `project` does it after each step, and `initialize` does it for
-    a new weight. In the released code the weights of binary layers have no weight decay (`weight_decay_parameters =
-    "non-latent"`).
+    The latent weight is kept centered, and the magnitudes of a layer are clamped at both ends. A fraction `cut` of them
+    is clamped at each end: 15 % at first (the released options have 5 % as default), decreasing to 0. The released code
+    clamps before each forward pass. Here `project` does it after each step, and `initialize` does it for a new weight.
+    In the released code, the weights of binary layers have no weight decay (`weight_decay_parameters = "non-latent"`).
     """
 
     def __init__(self, weight: Tensor, *, cut: float = INITIAL_CUT_FRACTION) -> None:
-        """Start alpha at the mean |w| of each filter."""
+        """Create the scale alpha, which starts at the mean |w| of each filter."""
         super().__init__(weight)
         check_number(cut, "the cut of siman", low=0, high=0.5)
         self.alpha = nn.Parameter(mean_magnitude(weight.detach()).clone())
@@ -83,7 +86,7 @@ class SimanWeight(WeightBinarizer):
 
     @torch.no_grad()
     def project(self, weight: Tensor) -> None:
-        """Center each filter and clamp the magnitudes of the layer, in place."""
+        """Center each filter and clamp the magnitudes of the layer. Both change the weight in place."""
         centred = weight - weight.mean(tuple(range(1, weight.dim())), keepdim=True)
         magnitude = centred.abs()
         sorted_magnitudes = magnitude.flatten().sort().values
@@ -92,13 +95,14 @@ class SimanWeight(WeightBinarizer):
 
 
 class SimanActivation(ActivationBinarizer):
-    """sign(x'), where x' is the sample minus its mean, divided by its standard deviation, in training and evaluation.
+    """Returns the sign of the standardized sample x' (minus its mean, divided by its deviation), also in evaluation.
 
-    The slope is 2 - 2|x'|. The PReLU of SiMaN is part of the network: `resnet20-double-prelu`, `resnet18-double-prelu`.
+    The slope is 2 - 2|x'|. The PReLU of SiMaN is a part of the network: `resnet20-double-prelu`,
+    `resnet18-double-prelu`.
     """
 
     num_sample_reductions = 1
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return the signs of each sample, standardized over all axes but the first."""
+        """Return the signs of the samples, each standardized over all its numbers."""
         return BinaryTensor(ops.surrogate_sign(standardize_samples(x, VARIANCE_EPSILON), ops.approx_sign_slope))

@@ -1,4 +1,4 @@
-"""SQ-BWN and SQ-TWN (Dong et al. 2017): each step quantizes a random part of the filters, at the end all of them."""
+"""SQ-BWN and SQ-TWN: each step quantizes a random part of the filters, in the end all of them (Dong et al. 2017)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UINT32_MASK = 0xFFFFFFFF
 
 
 def _mix_bits(x: Tensor) -> Tensor:
-    # The finalizer of MurmurHash3: maps 32 bits to 32 bits, where each output bit depends on all input bits. The int64
+    # The last part of MurmurHash3. It maps 32 bits to 32 bits, and each output bit depends on all input bits. The int64
     # products may overflow, but their low 32 bits are exact.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         x = ((x ^ (x >> shift)) * factor) & _UINT32_MASK
@@ -30,7 +30,10 @@ def _mix_bits(x: Tensor) -> Tensor:
 
 
 def counter_uniform(seed: Tensor, count: Tensor, size: int) -> Tensor:
-    """Return `size` float32 numbers inside (0, 1) for 0-dimensional int64 tensors `seed` and `count`, on any device."""
+    """Return `size` random float32 numbers inside (0, 1), which are a function of `seed` and `count`.
+
+    Both are 0-dimensional int64 tensors. The numbers are the same on every device.
+    """
     index = torch.arange(size, device=count.device)
     state = _mix_bits(
         _mix_bits(_mix_bits((seed & _UINT32_MASK) + 0x9E3779B9 & _UINT32_MASK) + count & _UINT32_MASK) + index
@@ -39,7 +42,7 @@ def counter_uniform(seed: Tensor, count: Tensor, size: int) -> Tensor:
     return ((state >> 9).float() + 0.5) / 2**23
 
 
-QUANTIZED_FRACTIONS = (0.5, 0.75, 0.875, 1.0)  # fraction of quantized filters in each quarter of training
+QUANTIZED_FRACTIONS = (0.5, 0.75, 0.875, 1.0)  # fraction of the filters that is quantized, for each quarter of training
 
 
 def quantized_fraction_schedule(progress: float) -> float:
@@ -48,25 +51,25 @@ def quantized_fraction_schedule(progress: float) -> float:
 
 
 class SqWeight(WeightBinarizer):
-    """A layer with quantized and real filters. Each step keeps floor((1 - r) out) filters real. r grows in stages to 1.
+    """Base class of weights with quantized and real filters.
 
-    The paper rounds this number. The released code truncates, as here. They differ for widths that are not a multiple
-    of the stages.
+    Each step keeps floor((1 - r) out) filters real. r grows to 1. The paper rounds this number. The released code
+    truncates it, as here. The results differ if the number of filters is not a multiple of the number of stages.
 
-    The real filters are drawn by roulette without replacement, with a probability proportional to the error |w - q|_1 /
-    |w|_1. The draw is a function of two counters in buffers, so a captured step draws the same filters as an eager one,
-    and a resumed run the same as an uninterrupted one. The gradient of the hybrid weight passes straight to the latent
+    The real filters are drawn without replacement. The probability of a filter is proportional to its error |w - q|_1 /
+    |w|_1. The draw is a function of two counters in buffers. So a captured step draws the same filters as an eager one,
+    and a resumed run the same as an uninterrupted one. The gradient of the mixed weight passes straight to the latent
     weight. Each of the four published stages has its own learning-rate schedule. Here they are four quarters of one
     schedule. In evaluation mode all filters are quantized, also before the last stage.
     """
 
-    non_binary_reason: str = ""  # see BinaryTensor.non_binary_reason
+    non_binary_reason: str = ""  # reason why the weights are not binary: see BinaryTensor.non_binary_reason
     real: Tensor
     seed: Tensor
     count: Tensor
 
     def __init__(self, weight: Tensor) -> None:
-        """Draw a seed from torch's generator."""
+        """Draw the seed from torch's random generator."""
         super().__init__(weight)
         self.share = Schedule(quantized_fraction_schedule)
         self.register_buffer("seed", torch.randint(2**31, ()))
@@ -86,27 +89,30 @@ class SqWeight(WeightBinarizer):
 
     @torch.no_grad()
     def draw_real_filters(self, weight: Tensor) -> None:
-        """Draw the filters that stay real in the next step."""
+        """Draw the filters that stay real in the next training step."""
         num_real = torch.floor((1 - self.share.value) * weight.shape[0])
-        # Gumbel top-k: the filters with the largest log(error) + Gumbel noise are distributed like a draw without
-        # replacement with probabilities proportional to the errors.
+        # Gumbel top-k: take the filters with the largest log(error) + Gumbel noise. Their distribution is that of a
+        # draw without replacement with probabilities proportional to the errors.
         noise = -torch.log(-torch.log(counter_uniform(self.seed, self.count, weight.shape[0])))
         score = torch.log(self.quantization_error(weight).float().clamp_min(1e-12)) + noise
         self.real.copy_(score.argsort(descending=True).argsort() < num_real)
 
     @torch.no_grad()
     def start_epoch(self, weight: Tensor) -> None:
-        """Draw for the first step, because the fraction may have changed."""
+        """Draw the filters for the first step of the epoch, because the quantized fraction may have changed."""
         self.draw_real_filters(weight)
 
     @torch.no_grad()
     def project(self, weight: Tensor) -> None:
-        """Draw for the next step."""
+        """Draw the filters for the next step."""
         self.count.add_(1)
         self.draw_real_filters(weight)
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return levels and a scale per filter. In training, real filters are included, divided by their scale."""
+        """Return levels and one scale per filter.
+
+        In training, some filters are real, and they are divided by their scale.
+        """
         levels, scale = self.quantize(weight.detach())
         weight_scale = broadcast_over_weight(scale.clamp_min(1e-12), weight)
         training_weight, reason = levels, self.non_binary_reason
@@ -123,7 +129,7 @@ class SqWeight(WeightBinarizer):
 
 
 class _StraightThrough(torch.autograd.Function):
-    # Returns `quantized`, with the gradient of `weight * factor`.
+    # Autograd function that returns `quantized`, with the gradient of `weight * factor`.
     @staticmethod
     def forward(ctx: Any, weight: Tensor, quantized: Tensor, factor: Tensor) -> Tensor:
         ctx.save_for_backward(factor)
@@ -136,25 +142,26 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class SqBwnWeight(SqWeight):
-    """alpha sign(w), where alpha is the mean |w| of the filter."""
+    """Returns alpha sign(w), where alpha is the mean |w| of the filter."""
 
     def quantize(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the signs and the mean magnitudes."""
+        """Return the signs and the mean magnitude of each filter."""
         return ops.sign(weight), mean_magnitude(weight)
 
 
 class SqTwnWeight(SqWeight):
-    """alpha sign(w) where |w| > delta, and 0 elsewhere. delta is 0.7 mean |w - mean| of the layer (released code).
+    """Returns alpha sign(w) where |w| > delta, and 0 elsewhere.
 
-    alpha is the mean |w| above delta, per filter. For a filter without such weights alpha has no effect, because its
-    levels are 0 (it is 1 here and 0 in the released code). Three levels cannot be exported as 1 bit.
+    As in the released code, delta = 0.7 mean |w - mean| of the layer. alpha is the mean of all |w| above delta, per
+    filter. A filter may have no such weights. Then its levels are 0 and alpha has no effect (it is 1 here and 0 in the
+    released code). Three levels cannot be exported as 1 bit.
     """
 
     bits = 2
     non_binary_reason = "its weights have three levels, and the format has two"
 
     def quantize(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the levels -1, 0 or 1, and the mean magnitude of the weights that are not 0."""
+        """Return the levels -1, 0 or 1, and for each filter the mean magnitude of the weights that are not 0."""
         axes = tuple(range(1, weight.dim()))
         delta = 0.7 * (weight - weight.mean()).abs().mean()
         is_nonzero = (weight.abs() > delta).to(weight.dtype)

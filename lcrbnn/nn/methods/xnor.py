@@ -1,6 +1,7 @@
 """XNOR-Net and BWN: signs of centered weights times their mean magnitude (Rastegari et al. 2016).
 
-The released code does not have the spatial scale K of the paper's activations, so it is not implemented here either.
+The paper also has a spatial scale K for activations. The released code does not have it, so this package does not have
+it either.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from lcrbnn.nn.methods.binarizer import (
 
 
 def _xnor_slope(w: Tensor, inverse_scale: Tensor | None, q: Tensor | None) -> Tensor:
-    # The released code multiplies the gradient of alpha * sign(w) by (alpha 1[|w| < 1] + 1/n) (1 - 1/C_in) n. The
-    # gradient that arrives here is that of sign(w), which is alpha times larger, so the factor is divided by alpha.
+    # The released code multiplies the gradient of alpha * sign(w) by (alpha 1[|w| < 1] + 1/n) (1 - 1/C_in) n. Here the
+    # incoming gradient is that of sign(w), which is alpha times larger. So the factor is divided by alpha.
     assert inverse_scale is not None
     inside = (w.abs() < 1).to(w.dtype)
     n, channels = w[0].numel(), w.shape[1]
@@ -30,19 +31,19 @@ def _xnor_slope(w: Tensor, inverse_scale: Tensor | None, q: Tensor | None) -> Te
 
 
 class XnorWeight(WeightBinarizer):
-    """alpha sign(w), where alpha is the mean |w| of the filter, without gradient, and w is kept centered and clamped.
+    """Returns alpha sign(w). alpha is the mean |w| of the filter, without gradient. w is kept centered and clamped.
 
-    The released code centers the latent weight over input channels and clamps it to [-1, 1] before each step. Here
-    `project` does this after each step, and `initialize` does it for a new weight. A training loop that does not call
-    `lcrbnn.project_weights(model)` trains weights that are not centered.
+    Before each step, the released code centers the latent weight over input channels and clamps it to [-1, 1]. Here
+    `project` does this after each step, and `initialize` does it for a new weight. A training loop must call
+    `lcrbnn.project_weights(model)`. Without this call, the weights are not centered.
 
-    The gradient contains the factor of the released code for SGD, about n mean |w| for a filter of n weights (13 to 28
-    initially in a ResNet-20). The released learning rate is 0.01. The additional factor 1e9 for Adam only makes the
-    epsilon of Adam negligible and is left out.
+    As in the released code for SGD, the gradient contains a factor. It is about n mean |w| for a filter of n weights
+    (13 to 28 initially in a ResNet-20). The released learning rate is 0.01. For Adam, the released code has an
+    additional factor 1e9. It is left out, because its only effect is that the epsilon of Adam becomes negligible.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        """Raise InputError if centering would make all weights of the layer 0."""
+        """Check the shape. Raise InputError if centering would make all weights of the layer 0."""
         super().__init__(weight)
         if weight.shape[1] < 2:
             raise InputError(
@@ -51,7 +52,7 @@ class XnorWeight(WeightBinarizer):
             )
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs and a scale per filter."""
+        """Return the signs and one scale per filter."""
         alpha = mean_magnitude(weight.detach())
         inverse_alpha = broadcast_over_weight(1 / alpha.clamp_min(1e-12), weight)
         return BinaryTensor(
@@ -59,7 +60,7 @@ class XnorWeight(WeightBinarizer):
         )
 
     def initialize(self, weight: Tensor) -> None:
-        """Center and clamp a new weight."""
+        """Center and clamp a new latent weight."""
         self.project(weight)
 
     @torch.no_grad()
@@ -69,7 +70,7 @@ class XnorWeight(WeightBinarizer):
 
 
 class XnorActivation(ActivationBinarizer):
-    """sign(x) with slope 1 where |x| < 1."""
+    """Returns sign(x) with slope 1 where |x| < 1."""
 
     def forward(self, x: Tensor) -> BinaryTensor:
         """Return the signs without a scale."""

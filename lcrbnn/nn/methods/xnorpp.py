@@ -1,6 +1,6 @@
 """XNOR-Net++: a learned scale over the channels, rows and columns of the output (Bulat et al. 2019).
 
-There is no official training code. Forward pass, gradient and initial values follow the library of the author.
+There is no official training code. Forward pass, gradient and initial values are those of the author's library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.methods.binarizer import BinaryTensor, WeightBinarizer
 from lcrbnn.nn.methods.xnor import XnorActivation
 
-# Shapes of the factors of the scale in the four cases of the paper, for an output of (c, h, w).
+# Shapes of the factors whose product is the scale, in the four cases of the paper, for an output of (c, h, w).
 FACTOR_SHAPES = {
     1: lambda c, h, w: [(c, 1, 1)],
     2: lambda c, h, w: [(c, h, w)],
@@ -23,16 +23,17 @@ FACTOR_SHAPES = {
 
 
 class XnorPlusWeight(WeightBinarizer):
-    """Gamma sign(w), where w is centered over input channels (with gradient), with slope 1 where |w| < 1.
+    """Returns Gamma sign(w), where w is centered over input channels (with gradient), with slope 1 where |w| < 1.
 
-    `case` selects the shape of Gamma: 1 = one number per channel, 2 = one per output value, 3 = channel x position, 4 =
-    channel x row x column (the best in the paper, and the default). Cases 2 to 4 fix the image size, so the layer must
-    know its output size before the first forward pass. `lcrbnn.create_model` sets it. `lcrbnn.binarize` sets it if it
-    gets an `example`. Otherwise call `lcrbnn.fit_output_shapes`. A linear layer has only case 1.
+    The option `case` selects the shape of the scale Gamma. Case 1 has one number per channel, case 2 one per output
+    value. Case 3 is channel x position. Case 4 is channel x row x column: the best in the paper, and the default. Cases
+    2 to 4 fix the image size, so the layer must know its output size before the first forward pass.
+    `lcrbnn.create_model` sets it. `lcrbnn.binarize` sets it if it gets an `example`. Otherwise call
+    `lcrbnn.fit_output_shapes`. A linear layer only has case 1.
     """
 
     def __init__(self, weight: Tensor, *, case: int = 4) -> None:
-        """Create the factors as ones. In cases 2 to 4 they are created once the output size is known."""
+        """Create the factors of the scale as ones. In cases 2 to 4, this needs the output size, so it is done later."""
         super().__init__(weight)
         check_number(case, "the case of xnor++", low=1, high=4, integer=True)
         self.case = case
@@ -45,7 +46,7 @@ class XnorPlusWeight(WeightBinarizer):
             self.fit_output_shape((1, 1))
 
     def fit_output_shape(self, output_shape: tuple[int, ...]) -> None:
-        """Create the factors of the scale for an output of this height and width."""
+        """Create the factors of the scale for outputs with this height and width."""
         if not self.factors:
             self.factors.extend(
                 nn.Parameter(torch.ones(shape)) for shape in FACTOR_SHAPES[self.case](self.channels, *output_shape)
@@ -57,7 +58,7 @@ class XnorPlusWeight(WeightBinarizer):
         return weight - weight.mean(1, keepdim=True) if weight.shape[1] > 1 else weight
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs and the product of the learned factors."""
+        """Return the signs, and the product of the learned factors as the scale."""
         if not self.factors:
             raise InputError(
                 f"xnor++ (case {self.case}) learns a scale per output position and needs the image size: pass an "
@@ -70,4 +71,4 @@ class XnorPlusWeight(WeightBinarizer):
 
 
 class XnorPlusActivation(XnorActivation):
-    """The same as XNOR-Net: sign(x) with slope 1 where |x| < 1. The learned weight scale covers activations too."""
+    """Returns sign(x) with slope 1 where |x| < 1, as in XNOR-Net. The learned weight scale also scales activations."""

@@ -24,16 +24,19 @@ class RPReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation. The shape (n, c, h, w) does not change."""
-        # In the dtype of x: a float32 shift would promote all later activations to float32.
+        # The shifts are cast to the dtype of x. Otherwise float32 shifts would turn all later activations into float32.
         front, back = (shift.to(x.dtype) for shift in (self.front, self.back))
         return self.prelu(x + front) + back
 
 
 class Maxout(nn.Module):
-    """The activation of AdaBin, with two slopes per channel: above * x where x >= 0, below * x elsewhere."""
+    """The activation of AdaBin: x times a learned slope per channel.
+
+    There is one slope for x >= 0 and another one for x < 0.
+    """
 
     def __init__(self, channels: int) -> None:
-        """Start with the slopes 1 and 0.25, like a PReLU."""
+        """Start with the slopes 1 (above 0) and 0.25 (below 0), like a PReLU."""
         super().__init__()
         self.above = nn.Parameter(torch.ones(channels))
         self.below = nn.Parameter(torch.full((channels,), 0.25))
@@ -65,7 +68,7 @@ class PadChannels(nn.Module):
 
     @classmethod
     def from_counts(cls, before: int, after: int) -> PadChannels:
-        """Return a module that adds these numbers of channels before and after."""
+        """Return a module that adds these numbers of zero channels before and after the existing ones."""
         pad = cls(0, before + after)
         pad.before, pad.after = before, after
         return pad
@@ -108,18 +111,18 @@ def _make_pool_conv_shortcut(cin: int, cout: int, stride: int, method: Method | 
     return nn.Sequential(nn.AvgPool2d(stride, ceil_mode=True), *_make_conv_shortcut(cin, cout, 1, None))
 
 
-# Used by blocks that change the shape. All other blocks have an identity as their shortcut.
+# Blocks that change the shape use these shortcuts. All other blocks have an identity as their shortcut.
 SHORTCUTS: dict[str, Callable[[int, int, int, Method | None], nn.Module]] = {
-    "subsample": _make_subsample_shortcut,  # option A of He et al., without parameters (ResNet-20)
-    "conv": _make_conv_shortcut,  # real 1x1 convolution + batch norm (IR-Net)
-    "binary-conv": _make_binary_conv_shortcut,  # the same, binary (RBNN)
-    "pool": _make_pool_shortcut,  # average pool + zero channels (ReCU)
-    "pool-conv": _make_pool_conv_shortcut,  # average pool + real 1x1 convolution + batch norm (Bi-Real, ReActNet)
+    "subsample": _make_subsample_shortcut,  # option A of He et al.: no parameters (ResNet-20)
+    "conv": _make_conv_shortcut,  # real 1x1 convolution, then batch norm (IR-Net)
+    "binary-conv": _make_binary_conv_shortcut,  # binary 1x1 convolution, then batch norm (RBNN)
+    "pool": _make_pool_shortcut,  # average pool, then additional zero channels (ReCU)
+    "pool-conv": _make_pool_conv_shortcut,  # average pool, then real 1x1 convolution and batch norm (Bi-Real, ReActNet)
 }
 
 
 class Block(nn.Module):
-    """Base class of the residual blocks: creates convolutions, batch norms, activations and the shortcut."""
+    """Base class of the residual blocks. It creates convolutions, batch norms, activations and the shortcut."""
 
     num_convolutions = 2
     conv1: nn.Module
@@ -161,7 +164,7 @@ class DoubleBlock(Block):
 
 
 class SingleBlock(Block):
-    """The block of Bi-Real net and ReActNet: one convolution with its skip connection."""
+    """The block of Bi-Real net and ReActNet: one convolution with a skip connection around it."""
 
     num_convolutions = 1
 

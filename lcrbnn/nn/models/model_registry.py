@@ -19,13 +19,13 @@ from lcrbnn.nn.models.vgg import build_vgg_small
 
 @dataclass(frozen=True)
 class Model:
-    """A row of MODELS: a network with its default image size and number of classes, and the function that builds it."""
+    """A row of MODELS: the function that builds a network, and its default image size and number of classes."""
 
     name: str
     summary: str
     image_size: int
     num_classes: int
-    build: Callable[[Method | None, int, int, int], Network]  # method, num_classes, in_channels, image_size
+    build: Callable[[Method | None, int, int, int], Network]  # arguments: method, num_classes, in_channels, image_size
 
 
 def _resnet_model(
@@ -48,7 +48,7 @@ _RESNET18_CIFAR = ResNetConfig(
     (2, 2, 2, 2), (64, 128, 256, 512), "plain", "hardtanh", "conv", "conv3", head="norm", use_kaiming_init=False
 )
 _RESNET18_IMAGENET = replace(_RESNET18_CIFAR, stem="conv7-act-pool", use_kaiming_init=True)
-# Bi-Real and ReActNet count each convolution with its skip connection as one block: 16 blocks.
+# Bi-Real and ReActNet count each convolution with its skip connection as one block, so these networks have 16 blocks.
 _BIREAL18 = replace(
     _RESNET18_CIFAR, depths=(4, 4, 4, 4), block="single", activation="none", shortcut="pool-conv", head="linear"
 )
@@ -282,7 +282,7 @@ _ROWS = [
 
 MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
 MAX_CLASSES = 1_000_000
-FULL_PRECISION = "real"  # the method name that means "no method" in settings and on the command line
+FULL_PRECISION = "real"  # the method name that means "no binarization" in settings and on the command line
 
 
 def create_model(
@@ -297,8 +297,8 @@ def create_model(
 ) -> Network:
     """Return a new network of MODELS: binary with `method`, or full precision if `method` is None or "real".
 
-    The defaults of `num_classes` (at most MAX_CLASSES) and `image_size` (side length in pixels) are those of the row.
-    `bits` and further options are passed to the method: `create_model("resnet20-double", "irnet", bits="1/32",
+    The defaults of `num_classes` (at most MAX_CLASSES) and `image_size` (side length in pixels) are in the row of the
+    model. `bits` and further options are passed to the method: `create_model("resnet20-double", "irnet", bits="1/32",
     t_min=0.1)`.
     """
     row = lookup(MODELS, name, "network")

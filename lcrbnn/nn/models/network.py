@@ -1,4 +1,4 @@
-"""A network consists of a stem, stages of blocks, and a head. It names the modules where LCR captures activations."""
+"""A network consists of a stem, stages of blocks, and a head. It also names the modules whose inputs LCR measures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lcrbnn.nn.methods.binarizer import Method
 
 
 class Network(nn.Module):
-    """Applies stem -> layer1 -> layer2 ... -> pool -> head."""
+    """A network that applies stem -> layer1 -> layer2 ... -> pool -> head."""
 
     def __init__(self, stem: nn.Module, stages: Sequence[nn.Sequential], pool: nn.Module, head: nn.Module) -> None:
         """Register the parts. Stage i becomes the attribute layer{i}."""
@@ -31,7 +31,7 @@ class Network(nn.Module):
 
     @property
     def main_path(self) -> tuple[str, ...]:
-        """Return the names of the convolutions of the main path in forward order, then "pool".
+        """Return the names of the convolutions on the main path in forward order, then "pool".
 
         The inputs of these modules are the activations between two convolutions.
         """
@@ -44,7 +44,7 @@ class Network(nn.Module):
         return (*main, "pool")
 
     def extract_stage_outputs(self, images: Tensor) -> list[Tensor]:
-        """Return the output of each stage."""
+        """Return a list with the output of each stage."""
         stage_outputs, x = [], self.stem(images)
         for name in self.stage_names:
             x = getattr(self, name)(x)
@@ -57,7 +57,7 @@ class Network(nn.Module):
 
 
 class Conv2d(nn.Conv2d):
-    """nn.Conv2d with a faster kernel for few channels (see lcrbnn.nn.kernels)."""
+    """nn.Conv2d that uses a faster kernel for few channels (see lcrbnn.nn.kernels)."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.padding_mode != "zeros":
@@ -68,7 +68,7 @@ class Conv2d(nn.Conv2d):
 def make_convolution(
     in_channels: int, out_channels: int, kernel_size: int, stride: int, method: Method | None
 ) -> nn.Conv2d:
-    """Return a convolution with "same" padding and no bias: binary with the method, or real if the method is None."""
+    """Return a convolution with "same" padding and no bias. It is binary, or real if the method is None."""
     if method is None:
         return Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
     return BinaryConv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, method=method)

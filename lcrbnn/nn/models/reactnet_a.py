@@ -1,4 +1,4 @@
-"""ReActNet-A: the structure of MobileNet with binary convolutions (not depthwise) and a skip connection around each."""
+"""ReActNet-A: MobileNet with ordinary binary convolutions in place of depthwise ones, each with a skip connection."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from lcrbnn.nn.models.blocks import RPReLU
 from lcrbnn.nn.models.network import Network, make_convolution
 
 STEM_CHANNELS = 32
-STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 6, 2), (1024, 2, 2))  # channels, blocks, first stride
+# per stage: (channels, blocks, stride of the first block)
+STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 6, 2), (1024, 2, 2))
 
 
 class DuplicateChannels(nn.Module):
-    """Concatenates the channels with a copy of themselves."""
+    """Concatenates the input channels with a copy of themselves."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Duplicate the channels: (n, c, h, w) -> (n, 2 c, h, w)."""
@@ -22,11 +23,11 @@ class DuplicateChannels(nn.Module):
 
 
 class MobileBlock(nn.Module):
-    """A 3x3 convolution that keeps the number of channels and a 1x1 convolution that may double it, each with a skip.
+    """A 3x3 convolution that keeps the number of channels, then a 1x1 convolution that may double it. Both have a skip.
 
-    Where the number of channels doubles, the released code has two 1x1 convolutions with the same input signs. Each has
-    its own batch norm and the same skip connection, and their outputs are concatenated. One convolution with twice the
-    filters, one batch norm and a duplicated skip connection compute the same numbers.
+    Where the number of channels doubles, the released code has two 1x1 convolutions that share the input signs. Each
+    has its own batch norm and the same skip connection, and the two outputs are concatenated. One convolution with
+    twice the filters, one batch norm and a duplicated skip connection compute the same numbers. This class does that.
     """
 
     def __init__(self, cin: int, cout: int, stride: int, method: Method | None) -> None:

@@ -1,4 +1,4 @@
-"""Residual networks from a configuration of depths, widths, block, activation, shortcut, stem and head."""
+"""Build residual networks from a configuration: depths, widths, block, activation, shortcut, stem and head."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from lcrbnn.nn.models.network import Network, make_convolution
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """The structure of a residual network. The text fields are keys of the tables named in the comments."""
+    """The structure of a residual network. The text fields are keys of the tables that the comments name."""
 
-    depths: tuple[int, ...]  # blocks per stage
-    widths: tuple[int, ...]  # channels per stage
-    block: str  # key of BLOCKS
-    activation: str  # key of ACTIVATIONS
-    shortcut: str  # key of SHORTCUTS
-    stem: str  # key of STEMS
-    head: str  # key of HEADS
-    use_kaiming_init: bool  # kaiming_normal_ (fan_in) on convolutions and classifier; otherwise PyTorch's own start
+    depths: tuple[int, ...]  # number of blocks per stage
+    widths: tuple[int, ...]  # number of channels per stage
+    block: str  # name of the block, a key of BLOCKS
+    activation: str  # name of the activation, a key of ACTIVATIONS
+    shortcut: str  # name of the shortcut, a key of SHORTCUTS
+    stem: str  # name of the stem, a key of STEMS
+    head: str  # name of the head, a key of HEADS
+    # if True, kaiming_normal_ (fan_in) initializes convolutions and classifier; if False, PyTorch's default
+    # initialization
+    use_kaiming_init: bool
 
 
 def _make_conv3_stem(cin: int, cout: int) -> list[nn.Module]:
@@ -41,14 +43,14 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
     "conv3-relu": lambda cin, cout, act: [
         *_make_conv3_stem(cin, cout),
         nn.ReLU(),
-    ],  # SiMaN: blocks have PReLU, the stem has not
+    ],  # In SiMaN, the blocks have a PReLU, but the stem does not.
     "conv7-pool": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 2, 1)],
     "conv7-act-pool": lambda cin, cout, act: [
         *_make_conv7_stem(cin, cout),
         ACTIVATIONS[act](cout),
         nn.MaxPool2d(3, 2, 1),
     ],
-    # For 64x64 images. With a pool of stride 1, the stages have feature maps of 32, 16, 8 and 4 pixels.
+    # Stem for 64x64 images. It pools with stride 1, so the stages have feature maps of 32, 16, 8 and 4 pixels.
     "conv7-pool-1": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 1, 1)],
     "conv7-act-pool-1": lambda cin, cout, act: [
         *_make_conv7_stem(cin, cout),
@@ -58,15 +60,17 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
 }
 
 HEADS: dict[str, Callable[[int, int], nn.Module]] = {
-    "linear": nn.Linear,  # Bi-Real, ReActNet
-    "norm": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)),  # IR-Net, RBNN, LCR
+    "linear": nn.Linear,  # classifier as in Bi-Real and ReActNet
+    # classifier as in IR-Net, RBNN and LCR
+    "norm": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)),
     "norm-relu": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.ReLU(), nn.Linear(cin, classes)),
 }
 
 
 def build_resnet(config: ResNetConfig, method: Method | None, num_classes: int, in_channels: int) -> Network:
     """Return a newly initialized network with this configuration."""
-    # Networks with no activation except the sign need one if activations are real. Bi-Real uses ReLU there.
+    # Some networks have no activation except the sign. If activations are real, such a network needs one. Bi-Real uses
+    # ReLU there.
     has_binary_activations = method is not None and method.activation_bits < 32
     activation = "relu" if config.activation == "none" and not has_binary_activations else config.activation
     stages, cin = [], config.widths[0]

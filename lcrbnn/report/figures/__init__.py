@@ -1,1 +1,1 @@
-"""Figures drawn with matplotlib: training curves, layers, methods."""
+"""Figures that are drawn with matplotlib: training curves, layers, methods."""

@@ -11,7 +11,7 @@ from typing import Any
 from lcrbnn.errors import InputError, check_output_file
 from lcrbnn.runs.atomic_files import write_atomic
 
-# Colours of Okabe and Ito, which colour-blind readers can distinguish.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart.
 BLUE, ORANGE = "#0072B2", "#D55E00"
 COLORS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 
@@ -23,17 +23,20 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "legend.frameon": False,
-    "svg.hashsalt": "lcrbnn",  # fixed, so that equal figures give equal files
+    "svg.hashsalt": "lcrbnn",  # a fixed date and seed, so that equal figures give equal files
 }
 
 
 def escape_label(text: str) -> str:
-    """Escape a name for matplotlib: "$" must not start a formula, a leading "_" must not hide a legend entry."""
+    """Return a name that matplotlib shows as it is.
+
+    Without this, "$" would start a formula, and a leading "_" would hide a legend entry.
+    """
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def parse_figure_format(path: Path) -> str:
-    """Return png, svg or pdf from the file name. Raise InputError for any other suffix."""
+    """Return the file type from the suffix of a file name: png, svg or pdf. Raise InputError for any other suffix."""
     file_format = path.suffix.lstrip(".")
     if file_format not in ("png", "svg", "pdf"):
         raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
@@ -41,16 +44,16 @@ def parse_figure_format(path: Path) -> str:
 
 
 def check_figure_path(path: Path) -> None:
-    """Raise InputError unless the file type is supported and the file can be written."""
+    """Raise InputError if the file type is not supported or the file cannot be written."""
     parse_figure_format(path)
     check_output_file(path, "a figure")
 
 
 @contextmanager
 def draw_figure(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of this size in inches and its array of axes (rows, columns). Write it to `path` on success.
+    """Yield a figure of this size in inches, and its axes as an array (rows, columns). At the end, write it to `path`.
 
-    The file type follows from the suffix: png, svg or pdf.
+    The suffix of `path` determines the file type: png, svg or pdf. After an error, nothing is written.
     """
     file_format = parse_figure_format(path)
     try:

@@ -1,4 +1,4 @@
-"""Draw the paper's Figures 2 and 3 for any networks: latent weights by layer, and correlations of feature maps."""
+"""Draw figures like the paper's Figures 2 and 3: latent weights per layer, and correlations of feature maps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lcrbnn.errors import InputError
 from lcrbnn.report.figures.figure import COLORS, draw_figure, escape_label
 
 MAX_COLUMNS = 6
-MAX_IMAGES_DRAWN = 48  # size of the drawn correlation matrices; the means cover all images
-LINE_STYLES = {"real": ("-", "o"), "binary": ("--", "s")}  # line and marker by kind of map
+MAX_IMAGES_DRAWN = 48  # number of images in the drawn correlation matrices; the means cover all images
+LINE_STYLES = {"real": ("-", "o"), "binary": ("--", "s")}  # line style and marker for real and for binary maps
 
-LayerRecords = Mapping[str, Mapping[str, Any]]  # recorded measurements of one network, by layer
+LayerRecords = Mapping[str, Mapping[str, Any]]  # layer -> recorded measurements of one network
 
 
 def _check_count(labels: list[str]) -> None:
@@ -23,7 +23,7 @@ def _check_count(labels: list[str]) -> None:
 
 
 def draw_weights(networks: Mapping[str, LayerRecords], path: Path) -> None:
-    """Draw one panel per layer with the weight histograms of all networks. The titles state standard deviations.
+    """Draw one panel per layer, with histograms of the weights of all networks. Panel titles state standard deviations.
 
     The measurements of a layer have the keys `histogram` (low, high, counts) and `std`.
     """
@@ -60,10 +60,10 @@ def _draw_histogram(axis: Any, histogram: Mapping[str, Any], color: str, label: 
 def draw_map_correlations(
     matrices: Mapping[str, Mapping[str, Any]], networks: Mapping[str, LayerRecords], path: Path
 ) -> None:
-    """Draw the map correlations of one network at several layers, and the mean correlations of all networks below.
+    """Draw the map correlations of one network at several layers. Below, draw the mean correlations of all networks.
 
-    `matrices` holds one N x N array per layer for real and (if any) binary maps. The measurements of a layer hold the
-    mean correlations under the same keys.
+    `matrices` has one N x N array per layer for the real maps and, if there are any, for the binary maps. The
+    measurements of a layer have the mean correlations under the same keys.
     """
     labels = list(networks)
     _check_count(labels)

@@ -1,6 +1,7 @@
-"""Draw the forward and gradient curves of every method by running its binarizers.
+"""Draw the forward and gradient curves of every method. They are computed by running its binarizers.
 
-Learned parameters of a method (shift, scale, angle) are all set to 0.5, as if training had moved them.
+All learned parameters of a method (shift, scale, angle) are set to 0.5, so that they have a visible effect as after
+training.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from lcrbnn.nn.methods.siman import SimanActivation, SimanWeight
 from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure
 
 LEARNED_VALUE = 0.5
-DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # fractions of training at which annealed methods are drawn
+DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # fractions of the training at which methods with annealing are drawn
 
 
 class Curve(NamedTuple):
-    """Binarized values and surrogate gradients along x."""
+    """Binarized values and surrogate gradients at the points x."""
 
     x: Tensor
     value: Tensor
@@ -40,15 +41,16 @@ def compute_activation_curve(method: Method, progress: float) -> Curve:
     binarizer.eval().set_progress(progress)
     _set_learned_values(binarizer)
     value = binarizer(x.reshape(1, 1, 1, -1)).dequantize().reshape(-1)
-    is_coupled = isinstance(binarizer, RbnnActivation | SimanActivation)  # they standardise the sample; no others do
+    # these methods standardise the sample; no others do
+    is_coupled = isinstance(binarizer, RbnnActivation | SimanActivation)
     slope = _jacobian_diagonal(value, x) if is_coupled else torch.autograd.grad(value.sum(), x)[0]
     return Curve(x.detach(), value.detach(), slope)
 
 
 def compute_weight_curve(method: Method, progress: float) -> Curve:
-    """Return the curve of one weight in a filter of 100, along the real value whose sign is taken.
+    """Return the curve of one weight in a filter of 100 weights. Its x axis is the real value whose sign is taken.
 
-    If that value is not monotonic in the weight, the curve is along the weight itself.
+    If that value is not monotonic in the weight, the x axis is the weight itself.
     """
     w = torch.linspace(-2, 2, 100)[None].requires_grad_()
     with torch.random.fork_rng():
@@ -68,19 +70,22 @@ def compute_weight_curve(method: Method, progress: float) -> Curve:
 
 def _set_learned_values(module: nn.Module) -> None:
     for parameter in module.parameters():
-        if parameter.dim() < 2:  # matrices such as a basis keep their initial values
+        if parameter.dim() < 2:  # matrices, such as a learned basis, keep their initial values
             nn.init.constant_(parameter, LEARNED_VALUE)
 
 
 def _jacobian_diagonal(value: Tensor, x: Tensor) -> Tensor:
-    # Take the derivative of each value by its own input. Standardization couples the inputs, so that the gradient of
-    # the sum would cancel to zero.
+    # Take the derivative of each value with respect to its own input. Standardization couples the inputs. So the
+    # gradient of the sum would be zero.
     rows = [torch.autograd.grad(v, x, retain_graph=True)[0].reshape(-1)[i] for i, v in enumerate(value)]
     return torch.stack(rows)
 
 
 def draw_method_curves(path: Path) -> None:
-    """Draw two methods per row: activation left, weight right; value in blue, slope in orange (right axis)."""
+    """Draw two methods per row, each with an activation panel and a weight panel.
+
+    The value is blue, and the slope is orange with its axis on the right.
+    """
     lines = -(-len(METHODS) // 2)
     with draw_figure(path, lines, 4, 15, 1.8 * lines) as (figure, grid):
         panel_pairs = grid.reshape(-1, 2)

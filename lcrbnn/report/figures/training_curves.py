@@ -1,4 +1,4 @@
-"""Draw accuracies and σ_B/σ_F ratios over training, one colour per group of runs."""
+"""Draw accuracies and σ_B/σ_F ratios during training, with one colour per group of runs."""
 
 from __future__ import annotations
 
@@ -20,48 +20,51 @@ from lcrbnn.train.setup.build_network import build_lcr_variant
 from lcrbnn.train.setup.load import read_spec
 from lcrbnn.train.setup.spec import TrainSpec
 
-# Fields of an LcrVariant that decide how a ratio is defined.
+# The fields of an LcrVariant on which the definition of a ratio depends.
 RATIO_SETTINGS = ("matrix", "normalization", "reference", "activations", "sqrt_eigenvalue")
-ACCURACY_COLUMNS = 2  # grid columns of the accuracy panel
-LOG_SCALE_FROM = 10.0  # largest ratio on a linear axis; a larger one would press all others onto one line
-LOG_SCALE_MINIMUM = 0.01  # lower end of the logarithmic axis
+ACCURACY_COLUMNS = 2  # number of grid columns that the accuracy panel takes
+LOG_SCALE_FROM = 10.0  # Largest ratio on a linear axis. A larger ratio would make all other curves look like one line.
+LOG_SCALE_MINIMUM = 0.01  # lower end of a logarithmic axis
 
 LogLines = list[dict[str, Any]]
-Curve = dict[int, float]  # value by epoch
+Curve = dict[int, float]  # epoch -> value
 
 
 @dataclass
 class CurveGroup:
-    """Logs of runs with equal settings and different seeds."""
+    """Logs of runs that have equal settings but different seeds."""
 
     name: str
-    spec: TrainSpec  # of the first run
+    spec: TrainSpec  # spec of the first run
     logs: list[LogLines] = field(default_factory=list)
 
     @property
     def lcr_variant(self) -> LcrVariant:
-        """LCR variant that defines the ratios."""
+        """The LCR variant that defines the ratios."""
         return build_lcr_variant(self.spec)
 
     @property
     def num_ratios(self) -> int:
-        """Number of ratios per log line, 0 if none were measured."""
+        """Number of ratios per log line. It is 0 if no ratios were measured."""
         return max(len(line["sigma_ratios"] or ()) for lines in self.logs for line in lines)
 
     @property
     def largest_ratio(self) -> float:
-        """Largest of all ratios, 0 if none were measured."""
+        """The largest of all ratios. It is 0 if no ratios were measured."""
         return max(
             (ratio for lines in self.logs for line in lines for ratio in line["sigma_ratios"] or ()), default=0.0
         )
 
     def curves_of_column(self, column: str) -> list[Curve]:
-        """Return a log column of each run over training, without runs that lack it."""
+        """Return one log column of each run over training. Runs without this column are left out."""
         curves = [{line["epoch"]: line[column] for line in lines if line[column] is not None} for lines in self.logs]
         return [curve for curve in curves if curve]
 
     def curves_of_ratio(self, index_from_end: int) -> list[Curve]:
-        """Return one ratio of each run over training. Index 1 is the last matrix."""
+        """Return one ratio of each run over training.
+
+        Ratios are counted from the end, so index 1 is the last matrix.
+        """
         curves = [
             {
                 line["epoch"]: line["sigma_ratios"][-index_from_end]
@@ -74,7 +77,7 @@ class CurveGroup:
 
 
 def read_curve_groups(paths: Sequence[Path]) -> list[CurveGroup]:
-    """Read runs from records or folders and group them by the folder that holds their seeds."""
+    """Read runs from records or folders. Runs whose seeds are in the same folder form a group."""
     groups: dict[Path, CurveGroup] = {}
     files = {file.absolute(): file for path in paths for file in find_curve_files(path)}
     for absolute, path in files.items():
@@ -87,29 +90,35 @@ def read_curve_groups(paths: Sequence[Path]) -> list[CurveGroup]:
         group.logs.append(lines)
     names = [group.name for group in groups.values()]
     for absolute, group in groups.items():
-        if names.count(group.name) > 1:  # variants of two plans with the same name
+        if names.count(group.name) > 1:  # different plans can have variants with the same name
             group.name = f"{absolute.parent.name}/{absolute.name}"
     return list(groups.values())
 
 
 def find_curve_files(path: Path) -> list[Path]:
-    """Return the path itself if it is a file, else the records or runs in the folder."""
+    """Return the path itself if it is a file. Otherwise return the records or runs in the folder."""
     return [path] if not path.is_dir() else sorted(path.glob("seed-*.json")) or find_runs(path)
 
 
 def find_group_folder(path: Path) -> Path:
-    """Return the folder of the group a run or record belongs to. A run without a seed folder is its own group."""
+    """Return the folder of the group to which a run or record belongs.
+
+    A run without a seed folder is a group of its own.
+    """
     run = path if path.is_dir() else path.parent if path.name == "record.json" else path.with_suffix("")
     return run.parent if re.fullmatch(r"seed-\d+", run.name) else run
 
 
 def read_training_log(path: Path) -> tuple[LogLines, TrainSpec]:
-    """Return the sampled log lines and the spec of a run, from its folder or its record."""
+    """Return a sample of the log lines and the spec of a run. The run is given as a folder or a record."""
     return _read_log_of_folder(RunFolder(path)) if path.is_dir() else _read_log_of_record(path)
 
 
 def _read_log_of_folder(folder: RunFolder) -> tuple[LogLines, TrainSpec]:
-    """Read the log, so that unfinished runs can be drawn. A finished run must match its record."""
+    """Return the log and the spec of a run folder. The log also exists for unfinished runs.
+
+    A finished run must match its record.
+    """
     if folder.record_file.exists():
         folder.check_record_and_log()
     lines = sample_log_lines(folder.read_log())
@@ -142,7 +151,7 @@ def _is_valid_line(line: Any) -> bool:
 
 
 def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
-    """Draw accuracies on the left and one panel per ratio on the right: thin lines for seeds, thick ones for means."""
+    """Draw accuracies on the left and one panel per ratio on the right. Seeds are thin lines, means are thick lines."""
     if len(groups) > len(COLORS):
         names = ", ".join(group.name for group in groups)
         raise InputError(f"a figure shows at most {len(COLORS)} groups; got {len(groups)}: {names}")
@@ -171,7 +180,8 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
             _draw_curves(accuracy_axis, group.curves_of_column("train_top1"), color, "--")
             _draw_curves(accuracy_axis, group.curves_of_column("valid_top1"), color, "-")
             accuracy_axis.plot([], [], color=color, label=escape_label(_make_label(group, groups[0])))
-            for k in range(1, group.num_ratios + 1):  # from the end: some variants measure only the last blocks
+            # count matrices from the end, because some variants only measure the last blocks
+            for k in range(1, group.num_ratios + 1):
                 _draw_curves(panels[num_panels - k], group.curves_of_ratio(k), color, "-")
         if max(group.largest_ratio for group in groups) > LOG_SCALE_FROM:
             panels[0].set_yscale("log", nonpositive="clip")
@@ -185,7 +195,7 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
 
 
 def _find_common_granularity(groups: Sequence[CurveGroup]) -> str:
-    """Return block, layer or stage. Raise InputError if the panels of the groups would not be comparable."""
+    """Return the common granularity: block, layer or stage. Raise InputError if the groups cannot be compared."""
     measured = [group for group in groups if group.num_ratios]
     for group in measured:
         for setting in ("dataset", "model"):
@@ -203,14 +213,17 @@ def _check_equal(setting: str, values: dict[str, str]) -> None:
 
 
 def _make_label(group: CurveGroup, first_group: CurveGroup) -> str:
-    """Return the name of a group, with the ratio settings that differ from the first group."""
+    """Return the label of a group: its name and the ratio settings that differ from the first group."""
     settings, first_settings = asdict(group.lcr_variant), asdict(first_group.lcr_variant)
     differences = [f"{name}={settings[name]}" for name in RATIO_SETTINGS if settings[name] != first_settings[name]]
     return group.name + (f" (ratios: {', '.join(differences)})" if differences and group.num_ratios else "")
 
 
 def _draw_curves(axis: Any, curves: list[Curve], color: str, line_style: str) -> None:
-    """Draw each curve thin and their mean thick, over the epochs that all curves have."""
+    """Draw each curve as a thin line and their mean as a thick line.
+
+    The mean covers the epochs that all curves have.
+    """
     for curve in curves if len(curves) > 1 else []:
         axis.plot(list(curve), list(curve.values()), color=color, linewidth=0.6, alpha=0.5, linestyle=line_style)
     epochs = [epoch for epoch in curves[0] if all(epoch in curve for curve in curves)] if curves else []

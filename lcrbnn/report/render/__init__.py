@@ -1,1 +1,1 @@
-"""Turns report elements into HTML, Markdown and SVG."""
+"""Turn the elements of a report into HTML, Markdown and SVG."""

@@ -1,4 +1,4 @@
-"""Axes of a chart: round tick values and the mapping from values to positions."""
+"""Axes of a chart: round numbers as ticks, and the mapping from values to positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROUND_STEPS = (1, 2, 2.5, 5, 10)
 
 
 def find_axis_range(values: Iterable[float], included_values: Sequence[float] = ()) -> tuple[float, float]:
-    """Return the range of all finite numbers, widened if they are all equal."""
+    """Return the smallest and the largest finite number. If both are equal, the range is widened."""
     finite = [v for v in [*values, *included_values] if math.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if low == high:
@@ -20,7 +20,7 @@ def find_axis_range(values: Iterable[float], included_values: Sequence[float] = 
 
 
 def make_linear_ticks(low: float, high: float, num_ticks: int = 5) -> list[float]:
-    """Return about `num_ticks` round numbers that cover the range from low to high, ends included."""
+    """Return about `num_ticks` round numbers. The first one is at most `low`, and the last one is at least `high`."""
     min_step = (high - low) / num_ticks
     power = 10.0 ** math.floor(math.log10(min_step))
     step = next(n * power for n in ROUND_STEPS if n * power >= min_step * 0.999)
@@ -29,7 +29,7 @@ def make_linear_ticks(low: float, high: float, num_ticks: int = 5) -> list[float
 
 
 def make_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most six powers of ten that cover the range from low to high (both positive)."""
+    """Return at most six powers of ten that cover the range from low to high. Both must be positive."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     stride = max(1, math.ceil((last - first) / 5))
     last += -(last - first) % stride
@@ -37,8 +37,8 @@ def make_log_ticks(low: float, high: float) -> list[float]:
 
 
 def format_ticks(values: Sequence[float]) -> list[str]:
-    """Return the tick labels, all with the same number of digits and with typographic minus signs."""
-    if len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 1000:  # powers of ten
+    """Return the labels of the ticks. All have the same number of decimals, and typographic minus signs."""
+    if len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 1000:  # numbers with exponents are powers of ten
         return [f"{v:g}" if 1e-4 <= v < 1e5 else _format_scientific(v) for v in values]
     largest = max((abs(v) for v in values), default=0)
     if largest >= 1e5 or 0 < largest < 1e-3:
@@ -57,7 +57,7 @@ def _format_scientific(value: float) -> str:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """A linear or logarithmic axis: its range, the positions of its two ends, and its ticks."""
+    """A linear or logarithmic axis: its range, the positions of both ends, and its ticks."""
 
     low: float
     high: float
@@ -76,7 +76,10 @@ class AxisScale:
         is_tight: bool = False,
         num_ticks: int = 5,
     ) -> AxisScale:
-        """Return an axis that covers all numbers. It ends at ticks, or if `is_tight` at the extreme numbers."""
+        """Return an axis that covers all numbers.
+
+        Its ends are ticks or, if `is_tight`, the smallest and largest number.
+        """
         is_log = is_log and all(v > 0 for v in [*values, *included_values])
         low, high = find_axis_range(values, included_values)
         ticks = make_log_ticks(low, high) if is_log else make_linear_ticks(low, high, num_ticks)
@@ -86,7 +89,10 @@ class AxisScale:
         return cls(ticks[0], ticks[-1], end_positions, tuple(ticks), is_log)
 
     def __call__(self, value: float) -> float:
-        """Return the position of a number. Numbers outside the range are clipped to it, nan gives the first end."""
+        """Return the position of a number.
+
+        A number outside of the range gives the nearer end, and nan the first end.
+        """
         low, high, position = (math.log10(v) if self.is_log else v for v in (self.low, self.high, value))
         fraction = (position - low) / (high - low)
         fraction = 0.0 if math.isnan(fraction) else min(max(fraction, 0.0), 1.0)

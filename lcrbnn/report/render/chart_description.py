@@ -1,4 +1,4 @@
-"""Describe charts in words for screen readers, and convert them to tables of numbers."""
+"""Describe charts in words for screen readers, and convert charts to tables of numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcrbnn.report.render.text import format_number
 
 
 def describe_chart(chart: Chart) -> str:
-    """Return the description of a chart with its axes and the range of its numbers."""
+    """Return a sentence about a chart: its axes and the range of its numbers."""
     return f"{chart.description} {_DESCRIBERS[type(chart)](chart)}"
 
 
@@ -94,7 +94,8 @@ def _tabulate_heat_map(chart: HeatMap) -> Table:
 
 
 def _tabulate_histogram(chart: Histogram) -> Table:
-    # Series may have different bins: one row per bin centre, and an empty cell for a series without that bin.
+    # Series may have different bins. So there is one row per bin centre, and a cell is empty if a series has no such
+    # bin.
     heights: dict[float, dict[str, str]] = {}
     for series in chart.series:
         width = (series.high - series.low) / len(series.heights)

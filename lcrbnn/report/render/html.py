@@ -28,12 +28,12 @@ from lcrbnn.report.render.style import CHARTS_CSS, COLORS_CSS, PAGE_CSS
 from lcrbnn.report.render.svg import render_svg
 from lcrbnn.report.render.text import escape_html, make_link
 
-# Browsers that follow this policy load nothing from outside and run no scripts, whatever the page contains.
+# With this policy, a browser loads nothing from outside and runs no scripts, whatever the page contains.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def render_html(report: Report) -> str:
-    """Return the complete HTML file."""
+    """Return the text of the complete HTML file."""
     chart_ids = (f"chart-{i}" for i in range(1, 1000))
     body = "\n".join(_render_section(section, chart_ids) for section in report.sections)
     entries = "".join(f'<li><a href="#{make_anchor(s)}">{escape_html(s.title)}</a></li>' for s in report.sections)
@@ -50,7 +50,7 @@ def render_html(report: Report) -> str:
 
 
 def make_anchor(section: Section) -> str:
-    """Return the id of a section for links within the page."""
+    """Return the id of a section, for links within the page."""
     return re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
 
 

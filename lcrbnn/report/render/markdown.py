@@ -1,4 +1,4 @@
-"""Render a report as Markdown. Charts and images are files in a folder next to it."""
+"""Render a report as Markdown. Charts and images are files in a folder next to the report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lcrbnn.report.render.chart_description import describe_chart
 from lcrbnn.report.render.svg import render_svg_file
 from lcrbnn.report.render.text import escape_controls, make_link
 
-Files = dict[str, bytes]  # contents by path relative to the report
+Files = dict[str, bytes]  # path relative to the report -> content of the file
 
 
 def render_markdown(report: Report, charts_folder: str) -> tuple[str, Files]:
-    """Return the Markdown text and the files of its charts and images, which are all in `charts_folder`."""
+    """Return the Markdown text and the files of its charts and images. All files are in `charts_folder`."""
     files: Files = {}
     blocks = [f"# {escape_markdown(report.title)}", escape_markdown(report.introduction)]
     for section in report.sections:
@@ -26,7 +26,7 @@ def render_markdown(report: Report, charts_folder: str) -> tuple[str, Files]:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape text so that it contains no markup, HTML, line break or table delimiter."""
+    """Return the text escaped, so that it contains no markup, HTML, line break or table delimiter."""
     flat = re.sub(r"\s+", " ", escape_controls(text))
     return re.sub(r"([\\`*_\[\]<>|#~&$])", r"\\\1", flat)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Group colours after Okabe and Ito, which differ for colour-blind readers; darkened on white, lightened on black.
-# Groups also differ in marker and dash.
+# Colours of the groups, based on Okabe and Ito. Colour-blind readers can tell them apart. They are darker on white and
+# lighter on black. Groups also differ in marker and dash.
 LIGHT_COLORS = {
     "paper": "#ffffff",
     "ink": "#1b1f24",
@@ -36,7 +36,7 @@ DARK_COLORS = {
     "g4": "#ffd92f",
     "g5": "#e8eaed",
 }
-MAX_GROUPS = sum(name.startswith("g") for name in LIGHT_COLORS)  # one per group colour
+MAX_GROUPS = sum(name.startswith("g") for name in LIGHT_COLORS)  # one dash pattern per group colour
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2", "1 4")
 
 
@@ -44,7 +44,7 @@ def _format_css_variables(colors: dict[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in colors.items())
 
 
-# Dark colours apply to screens only, because paper is white.
+# Dark colours are for screens only, because paper is white.
 COLORS_CSS = (
     f":root{{color-scheme:light dark;{_format_css_variables(LIGHT_COLORS)}}}\n"
     f"@media screen and (prefers-color-scheme:dark){{:root{{{_format_css_variables(DARK_COLORS)}}}}}\n"

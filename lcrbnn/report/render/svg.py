@@ -1,4 +1,4 @@
-"""Draw charts as SVG, 400 units wide so that text is readable on a phone. Colours are CSS variables of the page."""
+"""Draw charts as SVG, 400 units wide, so that text is readable on a phone. Colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from lcrbnn.report.render.text import escape_html, format_number, shorten_differ
 
 WIDTH = 400
 RIGHT_MARGIN = 12
-LETTER_WIDTH = 6.6  # approximate; the SVG is laid out without measuring fonts
-PLOT_HEIGHT = 190  # of a line chart, without axis labels
-MAX_CELL_OPACITY = 0.62  # of the cell with the maximum; keeps the contrast of its text above 4.5
+LETTER_WIDTH = 6.6  # approximate width of a letter; the layout is computed without measuring fonts
+PLOT_HEIGHT = 190  # height of a line chart without the labels of its axes
+MAX_CELL_OPACITY = 0.62  # opacity of the cell with the maximum; it keeps the contrast of the text above 4.5
 
-Drawing = tuple[list[str], float]  # SVG elements and their total height
+Drawing = tuple[list[str], float]  # SVG elements, and their total height
 
 
 def render_svg(chart: Chart, chart_id: str) -> str:
-    """Return an <svg> element for a page with the style sheet. `chart_id` must be unique in the page."""
+    """Return an <svg> element for a page that has the style sheet. `chart_id` must be unique in the page."""
     return _render_chart(chart, chart_id, "")
 
 
 def render_svg_file(chart: Chart) -> str:
-    """Return a chart as a self-contained SVG file with its style sheet."""
+    """Return a chart as an SVG file that includes its style sheet."""
     return (
         _render_chart(chart, "chart", ' xmlns="http://www.w3.org/2000/svg"', f"<style>{COLORS_CSS}{CHARTS_CSS}</style>")
         + "\n"
@@ -60,7 +60,7 @@ def _draw_text(x: float, y: float, text: str, css_class: str = "", anchor: str =
 
 
 def _draw_tick_label(x: float, y: float, text: str) -> str:
-    """Draw a number below the x axis, shifted left if it would extend over the edge."""
+    """Draw a number below the x axis. If it would extend over the edge, shift it to the left."""
     return _draw_text(min(x, WIDTH - LETTER_WIDTH * len(text) / 2), y, text, "soft small", "middle")
 
 
@@ -94,7 +94,7 @@ MARKER_SHAPES = (
 
 
 def _draw_legend(series: Sequence[LineSeries | DotSeries | HistogramSeries], y: float) -> Drawing:
-    """Draw the names of the series with their markers, several per line. A single series has no legend."""
+    """Draw the names and markers of the series, several per line. A single series has no legend."""
     if len(series) < 2:
         return [], y
     parts, x = [], 4.0
@@ -220,7 +220,7 @@ def _draw_dot_chart(chart: DotChart) -> Drawing:
 
 
 def _fit_row_labels(names: Sequence[str]) -> tuple[float, int]:
-    """Return the right end of the row labels and their maximum number of letters."""
+    """Return the right end of the row labels, and the maximum number of letters per label."""
     max_length = 26
     return 6 + LETTER_WIDTH * max([min(len(name), max_length) for name in names] + [8]), max_length
 
@@ -281,7 +281,7 @@ def _draw_cell(chart: HeatMap, value: float, x: float, y: float, width: float, h
 
 
 def _draw_color_key(chart: HeatMap, x: float, y: float) -> list[str]:
-    """Draw the colour key: boxes from the smallest to the largest value, with numbers below."""
+    """Draw the colour key: boxes from the smallest to the largest value, and numbers below them."""
     steps = [i / 4 for i in range(-4 if chart.is_signed else 0, 5)]
     step_width = (WIDTH - RIGHT_MARGIN - x) / len(steps)
     parts = []

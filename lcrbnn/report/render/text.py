@@ -10,27 +10,27 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff
 
 
 def escape_controls(text: str) -> str:
-    """Replace characters that HTML and SVG files must not contain, or that change the writing direction."""
+    """Return the text without characters that HTML and SVG must not contain or that change the writing direction."""
     return _UNSAFE_CHARACTERS.sub("\ufffd", text)
 
 
 def escape_html(text: str) -> str:
-    """Return text escaped for HTML and XML, inside an element or between double quotes."""
+    """Return the text escaped for HTML and XML, for use inside an element or between double quotes."""
     return html.escape(escape_controls(text), quote=True)
 
 
 def make_link(path: str) -> str:
-    """Return a relative path as a link target. A colon is escaped, so that it cannot start a URL scheme."""
+    """Return a relative path as a link target. Colons are escaped, so that none of them can start a URL scheme."""
     return quote(path, safe="/", errors="surrogateescape")
 
 
 def shorten_name(text: str, max_length: int) -> str:
-    """Shorten a name to its last `max_length` characters, because the ends of layer names differ."""
+    """Return the last `max_length` characters of a name, because layer names differ at their ends."""
     return text if len(text) <= max_length else "…" + text[1 - max_length :]
 
 
 def shorten_difference_name(text: str, max_length: int) -> str:
-    """Shorten both names of a difference, written "a − b", to equal lengths."""
+    """Return a difference "a − b" with both names shortened to equal lengths."""
     names = text.split(" − ")
     return (
         " − ".join(shorten_name(name, max_length // len(names)) for name in names) if len(text) > max_length else text

@@ -1,1 +1,1 @@
-"""The sections of a report, one file each."""
+"""The sections of a report. There is one file per section or group of sections."""

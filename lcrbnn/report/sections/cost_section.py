@@ -1,4 +1,4 @@
-"""Two sections: size and operations of each network, and the list of source files."""
+"""Two sections of a report: size and operations of each network, and the list of source files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.spec import TrainSpec
 
-# Keys of a cost record or fields of a counted cost, and their row titles.
+# Keys of a cost record (or fields of a counted cost), and the titles of their rows.
 COST_TITLES = {
     "parameters": "parameters",
     "binary_weights": "of these, stored as one bit",
@@ -31,7 +31,10 @@ COST_TITLES = {
 
 
 def build_cost_section(groups: Sequence[RunGroup], records: Sequence[RecordFile]) -> list[Element]:
-    """Return a table with one column per architecture, from its cost record or else counted from the modules."""
+    """Return a table with one column per architecture.
+
+    The cost is from a record or, without one, counted from the modules.
+    """
     group_names: dict[tuple[str, str, str], list[str]] = {}
     for group in groups:
         group_names.setdefault((group.spec.model, group.spec.method, group.spec.bits), []).append(group.name)
@@ -75,7 +78,7 @@ def _format_count(value: Any) -> str:
 def build_sources_section(
     groups: Sequence[RunGroup], records: Sequence[RecordFile], report_folder: Path
 ) -> list[Element]:
-    """Return a table of the source files of each run, linked by their path relative to the report."""
+    """Return a table of the source files of each run. They are linked with paths relative to the report."""
     rows: list[tuple[str | Link, ...]] = []
     for group in groups:
         for seed, run in group.runs.items():

@@ -1,4 +1,4 @@
-"""Sections with one row per layer: operator norms, sensitivity, map correlations, latent weights."""
+"""Sections of a report with one row per layer: operator norms, sensitivity, map correlations, latent weights."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lcrbnn.report.measures import (
 )
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
-MAX_HISTOGRAMS = 6  # layers with a weight histogram, evenly spaced from the first to the last
+MAX_HISTOGRAMS = 6  # number of layers with a weight histogram, evenly spaced from the first to the last layer
 ANALYZE = "analyze"
-IMAGE_PAIRS = "pairs"  # key next to the noise levels: signs that differ between two images
+IMAGE_PAIRS = "pairs"  # key next to the noise levels: signs that differ between two different images
 ANALYZE_COMMAND = "lcrbnn analyze RUN -o RECORDS"
 LAYERS_COMMAND = "lcrbnn layers RUN -o FOLDER"
 
@@ -36,7 +36,10 @@ def _analysis_getter(get_value: Callable[[AnalysisResult], float | None]) -> Cal
 
 
 def make_flips_measure(noise: str) -> Measure:
-    """Return the rate of sign flips under this noise (or between image pairs), averaged over layers."""
+    """Return the measure of the fraction of flipped signs under this noise, averaged over layers.
+
+    With the key of image pairs, it is the fraction that differs between two images.
+    """
 
     def mean_flips(analysis: AnalysisResult) -> float | None:
         return statistics.fmean(analysis.sign_flips[noise].values()) if analysis.sign_flips.get(noise) else None
@@ -46,7 +49,10 @@ def make_flips_measure(noise: str) -> Measure:
 
 
 def make_relative_flips_measure(noise: str) -> Measure:
-    """Return the flip rate relative to the signs that differ between images. Constant signs cannot flip either way."""
+    """Return the measure of flipped signs under noise, relative to the signs that differ between images.
+
+    Signs that are the same for all images cannot flip, so they are in neither number.
+    """
 
     def mean_relative_flips(analysis: AnalysisResult) -> float | None:
         pair_rates = analysis.sign_flips.get(IMAGE_PAIRS, {})
@@ -59,7 +65,7 @@ def make_relative_flips_measure(noise: str) -> Measure:
 
 
 def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return operator norms, Lipschitz bounds, sensitivity, sign flips and σ_B/σ_F ratios."""
+    """Return the section with operator norms, Lipschitz bounds, sensitivity, sign flips and σ_B/σ_F ratios."""
     first_analysis: AnalysisResult | None = first_measurement(ANALYZE, groups)
     if first_analysis is None:
         return [CommandHint("Norms and sensitivity were not measured. This command measures them:", ANALYZE_COMMAND)]
@@ -121,7 +127,10 @@ def _make_sensitivity_measure(radius: str) -> Measure:
 
 
 def _chart_norms(groups: Sequence[RunGroup]) -> DotChart:
-    """Return a chart of intervals from the power-iteration estimate to the upper bound, averaged over runs."""
+    """Return a chart of norm intervals, averaged over runs.
+
+    An interval reaches from the power-iteration estimate to the upper bound.
+    """
     get_norms = measurement_getter(ANALYZE, lambda analysis: analysis.norms)
     rows = tuple(collect_names(groups, lambda run: get_norms(run) or {}))
     series = []
@@ -207,7 +216,7 @@ def _get_weights(run: ReportRun) -> dict[str, WeightDistribution]:
 
 
 def build_similarity_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return charts of the correlation between the feature maps of different images."""
+    """Return the section with charts of the correlation between the feature maps of different images."""
     rows = tuple(collect_names(groups, _get_map_correlations))
     if not rows:
         return [CommandHint("Map correlations were not measured. This command measures them:", LAYERS_COMMAND)]
@@ -233,7 +242,7 @@ def _correlation_getter(kind: str) -> Callable[[ReportRun], dict[str, float]]:
 
 
 def build_weights_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return a chart of the standard deviations of the latent weights, and histograms of selected layers."""
+    """Return the section with a chart of the latent weights' standard deviations and histograms of selected layers."""
     rows = tuple(collect_names(groups, _get_weights))
     if not rows:
         return [CommandHint("Latent weights were not measured. This command measures them:", LAYERS_COMMAND)]
@@ -253,7 +262,7 @@ def build_weights_section(groups: Sequence[RunGroup]) -> list[Element]:
 
 
 def _find_run_with_histograms(group: RunGroup) -> ReportRun | None:
-    """Return the first run of a group whose weights have histograms, or None."""
+    """Return the first run of a group that has histograms of its weights, or None."""
     return next(
         (run for run in group.runs.values() if any(weights.density for weights in _get_weights(run).values())), None
     )

@@ -1,4 +1,4 @@
-"""Section that shows one image under every corruption, at severity 3 of 5."""
+"""Section of a report that shows one image under every corruption, at severity 3 of 5."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from lcrbnn.evaluation.corruptions.severities import IMAGE_SIDES
 from lcrbnn.report.elements import CommandHint, Element, Gallery, GalleryImage
 
 SEVERITY = 3
-DEFAULT_IMAGE_SIZE = 64  # pixels; used if no corruption constants exist for the image size of the data set
+# Image side in pixels. It is used if no corruption parameters exist for the image size of the data set.
+DEFAULT_IMAGE_SIZE = 64
 
 
 def build_samples_section(dataset: str, sample_image: Path | None, frost_folder: Path) -> list[Element]:
-    """Return a gallery of the image, clean and under each corruption. Frost is included if its photos exist."""
+    """Return the section with a gallery of the image, clean and under each corruption.
+
+    The corruption frost is included if its photos exist.
+    """
     image_size = (
         DATASETS[dataset].image_size
         if dataset in DATASETS and DATASETS[dataset].image_size in IMAGE_SIDES
@@ -46,22 +50,22 @@ def build_samples_section(dataset: str, sample_image: Path | None, frost_folder:
 
 
 def draw_scene(image_size: int) -> Tensor:
-    """Return a drawn scene, uint8 (3, image_size, image_size), with edges, colours and fine stripes."""
+    """Return a drawn landscape with edges, colours and fine stripes, uint8 (3, image_size, image_size)."""
     grid = (torch.arange(image_size, dtype=torch.float64) + 0.5) / image_size
     y, x = grid[:, None].expand(image_size, image_size), grid[None].expand(image_size, image_size)
-    image = torch.stack([0.35 + 0.4 * y, 0.6 + 0.25 * y, 0.95 - 0.1 * y])  # sky
+    image = torch.stack([0.35 + 0.4 * y, 0.6 + 0.25 * y, 0.95 - 0.1 * y])  # draw the sky
 
     def paint(mask: Tensor, red: float, green: float, blue: float) -> None:
         for channel, value in zip(image, (red, green, blue), strict=True):
             channel[mask] = value
 
-    paint((x - 0.78).square() + (y - 0.22).square() < 0.012, 1.0, 0.85, 0.2)  # sun
-    paint(y > 0.72 - 0.12 * torch.sin(4 * x), 0.25, 0.55, 0.2)  # hill
-    paint((x > 0.2) & (x < 0.55) & (y > 0.45) & (y < 0.82), 0.85, 0.8, 0.7)  # wall
-    paint((y > 0.25) & (y < 0.45) & ((x - 0.375).abs() < (y - 0.22) * 1.05), 0.7, 0.2, 0.15)  # roof
-    paint((x > 0.26) & (x < 0.36) & (y > 0.55) & (y < 0.67), 0.15, 0.25, 0.4)  # window
-    paint((x > 0.41) & (x < 0.5) & (y > 0.6) & (y < 0.82), 0.4, 0.25, 0.1)  # door
-    paint((y > 0.74) & (y < 0.82) & (x > 0.6) & ((x * image_size).floor() % 2 == 0), 0.95, 0.95, 0.95)  # fence
+    paint((x - 0.78).square() + (y - 0.22).square() < 0.012, 1.0, 0.85, 0.2)  # draw the sun
+    paint(y > 0.72 - 0.12 * torch.sin(4 * x), 0.25, 0.55, 0.2)  # draw a hill
+    paint((x > 0.2) & (x < 0.55) & (y > 0.45) & (y < 0.82), 0.85, 0.8, 0.7)  # draw the wall of a house
+    paint((y > 0.25) & (y < 0.45) & ((x - 0.375).abs() < (y - 0.22) * 1.05), 0.7, 0.2, 0.15)  # draw the roof
+    paint((x > 0.26) & (x < 0.36) & (y > 0.55) & (y < 0.67), 0.15, 0.25, 0.4)  # draw a window
+    paint((x > 0.41) & (x < 0.5) & (y > 0.6) & (y < 0.82), 0.4, 0.25, 0.1)  # draw a door
+    paint((y > 0.74) & (y < 0.82) & (x > 0.6) & ((x * image_size).floor() % 2 == 0), 0.95, 0.95, 0.95)  # draw a fence
     return (image * 255).round().to(torch.uint8)
 
 

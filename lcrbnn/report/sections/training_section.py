@@ -1,4 +1,4 @@
-"""Sections on training: settings, accuracies and training curves."""
+"""Sections of a report about training: settings, accuracies and training curves."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from lcrbnn.train.setup.build_network import build_lcr_variant
 from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.spec import TrainSpec
 
-MIN_CLASSES_FOR_TOP5 = 20  # with fewer classes, top-5 accuracy is close to 100 % for every network
+# Minimum number of classes for top-5 accuracy. With fewer classes it is close to 100 % for every network.
+MIN_CLASSES_FOR_TOP5 = 20
 
 
 def get_test_top1(run: ReportRun) -> float | None:
-    """Return the test accuracy in percent of the first recorded test. Later tests of the same run do not count."""
+    """Return the test accuracy in percent of the first recorded test. Later tests of the same run are ignored."""
     return _get_first_test_result(run, "top1")
 
 
 def get_test_top5(run: ReportRun) -> float | None:
-    """Return the top-5 test accuracy in percent, None for data sets with few classes."""
+    """Return the top-5 test accuracy in percent, or None for data sets with few classes."""
     return _get_first_test_result(run, "top5") if _shows_top5(run) else None
 
 
@@ -45,12 +46,12 @@ def _get_first_test_result(run: ReportRun, key: str) -> float | None:
 
 
 def get_valid_top1(run: ReportRun) -> float | None:
-    """Return the validation accuracy in percent after the last epoch, None without validation images."""
+    """Return the validation accuracy in percent after the last epoch, or None without validation images."""
     return _get_finite(run.last_line, "valid_top1")
 
 
 def get_valid_top5(run: ReportRun) -> float | None:
-    """Return the top-5 validation accuracy in percent, None for data sets with few classes."""
+    """Return the top-5 validation accuracy in percent, or None for data sets with few classes."""
     return _get_finite(run.last_line, "valid_top5") if _shows_top5(run) else None
 
 
@@ -69,7 +70,7 @@ def _get_finite(mapping: Mapping[str, Any], key: str) -> float | None:
 
 
 def get_ratio_gap(run: ReportRun) -> float | None:
-    """Return the mean |sigma_B / sigma_F - 1| after the last epoch, over the measured layers or blocks."""
+    """Return the mean of |sigma_B / sigma_F - 1| over the measured layers or blocks, after the last epoch."""
     return _compute_ratio_gap(run.last_line)
 
 
@@ -79,7 +80,7 @@ def _compute_ratio_gap(line: Mapping[str, Any]) -> float | None:
 
 
 def explain_incomparable_ratios(groups: Sequence[RunGroup]) -> str:
-    """Return a sentence if the σ_B/σ_F ratios of the groups are defined differently, else an empty string."""
+    """Return a sentence if the groups define their σ_B/σ_F ratios differently. Otherwise return an empty string."""
     definitions = {}
     for group in groups:
         if group.values_by_seed(get_ratio_gap) or any(
@@ -101,7 +102,7 @@ ACCURACIES = (
     Measure("training, last epoch, %", get_train_top1),
 )
 
-# Row titles of the settings table, and functions that format the cells.
+# Titles of the rows of the settings table, and functions that format their cells.
 SETTING_ROWS: dict[str, Callable[[TrainSpec], str]] = {
     "data": lambda s: f"{s.dataset}, training images: {s.train_split}",
     "network": lambda s: s.model,
@@ -133,7 +134,7 @@ def _format_lcr(spec: TrainSpec) -> str:
 
 
 def build_training_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return the settings, hardware and dates of each group, and a sentence with the differing settings."""
+    """Return the section with settings, hardware and dates of each group, and a sentence about settings that differ."""
     rows = [
         (title, *(format_setting(group.spec) for group in groups)) for title, format_setting in SETTING_ROWS.items()
     ]
@@ -171,7 +172,7 @@ ENVIRONMENT_ROWS = {"hardware": "gpu", "torch": "torch", "commit": "commit", "da
 
 
 def _list_environment(group: RunGroup, name: str) -> str:
-    """Return the distinct values of one environment entry. For "gpu", fall back to the CPU name."""
+    """Return the different values of one environment entry. If "gpu" is missing, use the name of the CPU."""
     values = []
     for run in group.runs.values():
         if run.record is not None:
@@ -191,7 +192,7 @@ def _format_training_time(group: RunGroup) -> str:
 
 
 def build_accuracy_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return mean accuracies with intervals, differences to the first group, and the accuracy of every seed."""
+    """Return the section with mean accuracies, their intervals, differences to the first group, and all seeds."""
     elements: list[Element] = [
         "Means over seeds with 95 % intervals (Student's t). Differences are paired by seed. " + STAR_EXPLANATION
     ]
@@ -247,7 +248,7 @@ CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float | None], tuple[flo
 
 
 def build_curves_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return charts of loss, accuracies and σ_B/σ_F ratios over training."""
+    """Return the section with charts of loss, accuracies and σ_B/σ_F ratios during training."""
     elements: list[Element] = []
     for title, (label, get_value, included_values) in CURVES.items():
         lines = [series for i, group in enumerate(groups) if (series := _make_mean_line(group, i, get_value))]

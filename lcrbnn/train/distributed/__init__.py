@@ -1,1 +1,1 @@
-"""Training with several processes: collective calls, gradient all-reduce, synchronized batch norm."""
+"""Training with several processes: collective calls, all-reduce of gradients, synchronized batch norm."""

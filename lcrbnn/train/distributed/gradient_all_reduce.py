@@ -1,4 +1,4 @@
-"""All-reduce of gradients, sums and running statistics: one message per training step."""
+"""Sum gradients, loss sums and running statistics over all processes, with one message per training step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from lcrbnn.train.distributed.sync_batch_norm import SYNC_BATCH_NORM_CLASSES
 
 
 class StepReducer:
-    """Sums gradients, epoch sums and running statistics over all processes. A single process changes nothing.
+    """Sums gradients, epoch sums and running statistics over all processes. With a single process, nothing changes.
 
-    This is not DistributedDataParallel for three reasons. DDP sends some gradients while it computes the others, but a
-    compiled backward pass returns all of them at once. DDP wraps the network, whose hooks and names the step uses. And
-    DDP averages over processes, while the step needs the mean over images. One message after the last part of a step is
-    as fast, is captured with the step, and handles an incomplete last batch.
+    DistributedDataParallel (DDP) is not used here, for three reasons. First, DDP sends some gradients while it computes
+    others, but a compiled backward pass returns all of them at once. Second, DDP wraps the network, but the step uses
+    the hooks and names of the network. Third, DDP averages over processes, but the step needs the mean over images. One
+    message after the last part of a step is as fast. It is captured with the step, and it handles an incomplete last
+    batch.
     """
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        """Keep the processes and the running statistics that synchronized batch norms do not exchange already."""
+        """Store the processes, and the running statistics that synchronized batch norms do not already exchange."""
         self.ranks = ranks
         sync_classes = tuple(SYNC_BATCH_NORM_CLASSES.values())
         self.running_statistics: list[Tensor] = [
@@ -38,10 +39,10 @@ class StepReducer:
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor], sums: Tensor, fraction: float) -> Tensor:
-        """Replace gradients and running statistics by those of the whole batch. Return the sums of the whole batch.
+        """Replace gradients and running statistics by those of the whole batch.
 
-        `fraction` is the part of the batch's images that this process has. The gradients are already scaled by it, so
-        that their sum over processes is the mean over images.
+        Return the loss sums of the whole batch. `fraction` is the fraction of the batch's images that this process has.
+        The gradients are already multiplied by it. So their sum over processes is the mean over images.
         """
         if not self.ranks.is_launched:
             return sums

@@ -1,4 +1,4 @@
-"""The processes of one distributed run: rank and size, collective calls, and the interval between synchronizations."""
+"""The processes of one distributed run: rank and size, collective calls, and how often the processes synchronize."""
 
 from __future__ import annotations
 
@@ -23,46 +23,49 @@ from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed
 
 T = TypeVar("T")
 
-LAUNCHER_POLL_S = 1.0  # between two checks that torchrun is still running
-SHUTDOWN_TIMEOUT_S = 60.0  # for the last checkpoint after torchrun has ended
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
+LAUNCHER_POLL_S = 1.0  # seconds between two checks that torchrun is still running
+SHUTDOWN_TIMEOUT_S = 60.0  # seconds for saving the last checkpoint after torchrun has ended
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 
 
 class ProcessLost(RunFailed):
-    """Another process of the run has ended or does not respond."""
+    """Another process of this run has ended or does not respond."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of one run and the rank of this one. Without a launcher there is one, and calls do nothing."""
+    """All processes of one run, and the rank of this process.
+
+    Without a launcher there is one, and collective calls do nothing.
+    """
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # among the processes on this machine: the index of its GPU
+    local_rank: int = 0  # rank among the processes on this machine; it is the index of the process's GPU
     is_launched: bool = False
     host_group: Any = None  # process group for messages between CPUs
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process is rank 0, which writes files and prints."""
+        """Return whether this process is rank 0. Only rank 0 writes files and prints."""
         return self.rank == 0
 
     def all_reduce_sum(self, x: Tensor) -> Tensor:
-        """Sum a tensor over all processes in place and return it. On a GPU the call does not wait for the result."""
+        """Sum a tensor over all processes in place, and return it. On a GPU, this call does not wait for the result."""
         if self.is_launched:
             with explain_lost_connection():
                 dist.all_reduce(x)
         return x
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """Replace a tensor by that of rank 0 and return it."""
+        """Overwrite a tensor with that of rank 0, and return it."""
         if self.is_launched:
             with explain_lost_connection():
                 dist.broadcast(x, 0)
         return x
 
     def all_reduce_max(self, *numbers: int) -> list[int]:
-        """Return the maximum of each number over all processes."""
+        """Return the maximum over all processes for each number."""
         if self.size == 1:
             return list(numbers)
         table = torch.tensor(numbers)
@@ -71,7 +74,7 @@ class Ranks:
         return table.tolist()
 
     def broadcast_object(self, value: T) -> T:
-        """Return the value of rank 0."""
+        """Return the object that rank 0 has passed."""
         if self.size == 1:
             return value
         box: list[Any] = [value if self.is_first else None]
@@ -80,7 +83,7 @@ class Ranks:
         return box[0]
 
     def all_gather_object(self, value: T) -> list[T]:
-        """Return the values of all processes, in order of rank."""
+        """Return the objects of all processes, in order of rank."""
         if self.size == 1:
             return [value]
         box: list[Any] = [None] * self.size
@@ -89,10 +92,10 @@ class Ranks:
         return box
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Call a function on rank 0 and return its result on all processes.
+        """Call a function on rank 0. Return its result on all processes.
 
-        If it raises InputError or RunFailed, rank 0 raises the error and the others raise ErrorOnOtherRank, so that the
-        error is printed once.
+        If the function raises InputError or RunFailed, rank 0 raises this error and the other processes raise
+        ErrorOnOtherRank. So the error is printed once.
         """
         if self.size == 1:
             return work()
@@ -110,15 +113,15 @@ class Ranks:
         return value
 
     def run_on_all_ranks(self, work: Callable[[], T]) -> T:
-        """Call a function on each process and return its result there.
+        """Call a function on each process. Return the result of the own process.
 
-        If it raises InputError or RunFailed on any process, all processes raise. Rank 0 raises the error of the first
-        such process and names its rank.
+        If the function raises InputError or RunFailed on any process, all processes raise an error. Rank 0 raises the
+        error of the lowest rank that failed, and states that rank.
         """
         if self.size == 1:
             return work()
         value: T | None = None
-        own_error: tuple[int, str] | None = None  # exit code and message
+        own_error: tuple[int, str] | None = None  # (exit code, message) by rank
         try:
             value = work()
         except (InputError, RunFailed) as error:
@@ -133,7 +136,7 @@ class Ranks:
         raise InputError(message) if code == 2 else RunFailed(message)
 
     def check_same(self, value: str, description: str) -> None:
-        """Raise RunFailed on all processes unless each of them has the same value."""
+        """Raise RunFailed on all processes unless all of them have the same value."""
         values = self.all_gather_object(value)
         different_ranks = [rank for rank, rank_value in enumerate(values) if rank_value != values[0]]
         if different_ranks:
@@ -154,7 +157,10 @@ def is_launched() -> bool:
 
 @contextmanager
 def join_process_group(device: str, timeout_s: float) -> Iterator[Ranks]:
-    """Inside, this process is connected to the others of its run. A message that takes longer ends the run."""
+    """Inside this context, the process is connected to the others of its run.
+
+    A message that exceeds the timeout ends the run.
+    """
     if not is_launched():
         yield SINGLE_PROCESS
         return
@@ -181,13 +187,16 @@ def join_process_group(device: str, timeout_s: float) -> Iterator[Ranks]:
         host_group = dist.new_group(backend="gloo", timeout=timeout) if cuda else dist.group.WORLD
     ranks = Ranks(rank, size, local_rank, True, host_group)
     yield ranks
-    # Wait until all processes are done. After an error this is skipped, because the others may have ended.
+    # Wait until all processes are done. After an error, this is skipped, because other processes may have ended.
     ranks.all_reduce_max(0)
     dist.destroy_process_group()
 
 
 def _stop_when_launcher_ends(launcher_pid: int) -> None:
-    """Wait until torchrun has ended, then stop this process like SIGTERM, with a checkpoint. Exit after the timeout."""
+    """Wait until torchrun has ended. Then stop this process like SIGTERM does, with a checkpoint.
+
+    Exit after the timeout.
+    """
     while os.getppid() == launcher_pid:
         time.sleep(LAUNCHER_POLL_S)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -197,7 +206,7 @@ def _stop_when_launcher_ends(launcher_pid: int) -> None:
 
 @contextmanager
 def explain_lost_connection() -> Iterator[None]:
-    """Inside, a failed message to another process raises ProcessLost."""
+    """Inside this context, a failed message to another process raises ProcessLost."""
     try:
         yield
     except (RuntimeError, ConnectionError) as error:
@@ -206,7 +215,7 @@ def explain_lost_connection() -> Iterator[None]:
 
 
 def read_launcher_variable(name: str, default: str = "0") -> int:
-    """Return a number that torchrun has set in the environment."""
+    """Return a number from an environment variable that torchrun has set."""
     text = os.environ.get(name, default)
     if not text.isdecimal():
         raise InputError(f"the environment variable {name} must be a number; got {text!r}")
@@ -214,11 +223,11 @@ def read_launcher_variable(name: str, default: str = "0") -> int:
 
 
 def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> str:
-    """Return a name for this start of the run: the same on all processes, and different from all earlier starts.
+    """Return a name for this start of the run. It is the same on all processes and different from all earlier starts.
 
-    After a restart the launcher's store still contains the entries of the dead processes, and each machine counts its
-    restarts separately. So rank 0 makes up a name. Each other process asks for it with a random token, so that it never
-    reads an answer to a dead process.
+    After a restart, the launcher's store still contains the entries of the dead processes, and each machine counts its
+    restarts separately. So rank 0 chooses a random name. Each other process asks for it with a random token. So it
+    never reads an answer that was meant for a dead process.
     """
     if rank > 0:
         token = uuid.uuid4().hex
@@ -233,7 +242,8 @@ def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> 
             if store.check([f"lcrbnn/heard/{name}/{other_rank}"]):
                 missing_ranks.remove(other_rank)
             elif store.check([f"lcrbnn/ask/{other_rank}"]):
-                # This may be the token of a dead process. Then the living one replaces it and gets the next answer.
+                # This may be the token of a dead process. The living process with this rank overwrites it later, and
+                # gets the next answer.
                 token = store.get(f"lcrbnn/ask/{other_rank}").decode()
                 store.set(f"lcrbnn/answer/{token}", name)
         if time.monotonic() > deadline:
@@ -242,36 +252,42 @@ def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> 
     return name
 
 
-SYNC_INTERVAL_S = 0.25  # between two synchronizations
-MIN_INTERVAL_PER_SYNC = 20  # times the duration of a synchronization, which therefore costs under 5 %
+SYNC_INTERVAL_S = 0.25  # seconds between two synchronizations
+# The interval is at least this many times as long as a synchronization. So synchronizations take less than 5 % of the
+# time.
+MIN_INTERVAL_PER_SYNC = 20
 
 
 class SyncInterval:
-    """Chooses the steps after which all processes synchronize, so that they agree on signals and checkpoints.
+    """Chooses the steps after which all processes synchronize. Then they agree on signals and checkpoints.
 
-    Each process proposes the number of steps to the next synchronization. The current one exchanges the maximum, so all
-    processes use the same number.
+    Each process proposes the number of steps until the next synchronization. Each synchronization exchanges the maximum
+    of these numbers. So all processes use the same number.
     """
 
     def __init__(self, ranks: Ranks, *, every_step: bool) -> None:
-        """Synchronize first after step 1. With `every_step`, or in a single process, after each step."""
+        """Start with a synchronization after step 1.
+
+        With `every_step`, or in a single process, synchronize after each step.
+        """
         self.ranks, self.every_step = ranks, every_step or ranks.size == 1
         self.interval_steps = 1
         self._next_sync_step, self._last_sync_time = 0, time.monotonic()
         self._last_sync_step: int | None = None
 
     def is_due(self, steps_done: int) -> bool:
-        """Return whether to synchronize after this number of steps."""
+        """Return whether the processes synchronize after this number of steps."""
         return steps_done >= self._next_sync_step
 
     def synchronize(self, steps_done: int, *numbers: int) -> list[int]:
-        """Return the maximum of each number over all processes, and choose the next synchronization."""
+        """Return the maximum over all processes for each number. Also choose the step of the next synchronization."""
         start = time.monotonic()
         *maxima, self.interval_steps = self.ranks.all_reduce_max(*numbers, self.interval_steps)
         self._next_sync_step, end = steps_done + self.interval_steps, time.monotonic()
         if not self.every_step and self._last_sync_step is not None and steps_done > self._last_sync_step:
             steps_per_s = (steps_done - self._last_sync_step) / max(start - self._last_sync_time, 1e-6)
             interval_s = max(SYNC_INTERVAL_S, MIN_INTERVAL_PER_SYNC * (end - start))
-            self.interval_steps = math.ceil(steps_per_s * interval_s)  # the proposal for the next synchronization
+            # number of steps that this process proposes until the next synchronization
+            self.interval_steps = math.ceil(steps_per_s * interval_s)
         self._last_sync_step, self._last_sync_time = steps_done, end
         return maxima

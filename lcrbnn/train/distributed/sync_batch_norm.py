@@ -1,7 +1,7 @@
-"""Synchronized batch norm: mean and variance of the whole batch over all processes, with exact gradients.
+"""Synchronized batch norm: mean and variance are those of the whole batch, over all processes. Gradients are exact.
 
-torch's own version runs on GPUs only. This one is differentiable Python code around one message per layer in each of
-the forward and backward pass. So it also runs with gloo, in float64, and inside a compiled and captured step.
+torch's own version only runs on GPUs. This one is differentiable Python code with one message per layer, in the forward
+pass and in the backward pass. So it also runs with gloo, in float64, and inside a compiled and captured step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Norm = nn.modules.batchnorm._BatchNorm
 
 @torch.library.custom_op("lcrbnn::add_ranks", mutates_args=())
 def all_reduce_sum(x: Tensor) -> Tensor:
-    """Return the sum over all processes."""
+    """Return the sum of the tensors of all processes."""
     total = x.clone(memory_format=torch.contiguous_format)
     with explain_lost_connection():
         dist.all_reduce(total)
@@ -30,7 +30,7 @@ def all_reduce_sum(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("lcrbnn::gather_ranks", mutates_args=())
 def all_gather_rows(x: Tensor) -> Tensor:
-    """Return the tensors of all processes, as rows in order of rank."""
+    """Return the tensors of all processes as rows, in order of rank."""
     rows = x.new_empty(dist.get_world_size(), *x.shape)
     with explain_lost_connection():
         dist.all_gather(list(rows.unbind()), x.contiguous())
@@ -48,7 +48,8 @@ def _(x: Tensor) -> Tensor:
 
 
 def _gather_backward(context: Any, gradient: Tensor) -> Tensor:
-    return all_reduce_sum(gradient)[dist.get_rank()]  # all processes have used the row of this one
+    # the gradient sums over all processes, because each of them has used the row of this one
+    return all_reduce_sum(gradient)[dist.get_rank()]
 
 
 all_gather_rows.register_autograd(_gather_backward)
@@ -60,7 +61,7 @@ class SyncBatchNorm1d(nn.BatchNorm1d):
     is_synchronized = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (n, c)."""
+        """Normalise x, (n, c), with the statistics of the whole batch."""
         return sync_batch_norm(self, x) if self.training and self.is_synchronized else super().forward(x)
 
 
@@ -70,7 +71,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
     is_synchronized = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (n, c, h, w)."""
+        """Normalise x, (n, c, h, w), with the statistics of the whole batch."""
         return sync_batch_norm(self, x) if self.training and self.is_synchronized else super().forward(x)
 
 
@@ -81,9 +82,9 @@ SYNC_BATCH_NORM_CLASSES: dict[type[nn.Module], type[Norm]] = {
 
 
 def sync_batch_norm(norm: Norm, x: Tensor) -> Tensor:
-    """Normalise by mean and variance over all processes. Update running statistics as torch does."""
+    """Normalise with the mean and variance over all processes. Update the running statistics as torch does."""
     axes = [0, *range(2, x.dim())]
-    x32 = x if x.dtype == torch.float64 else x.float()  # at least float32
+    x32 = x if x.dtype == torch.float64 else x.float()  # float32, or the type of x if it is wider
     count = x.numel() // x.shape[1]
     mean = x32.mean(axes)
     squares = (x32 - _broadcast_to(mean, x)).square().sum(axes)
@@ -91,7 +92,8 @@ def sync_batch_norm(norm: Norm, x: Tensor) -> Tensor:
     means, sums, counts = rows[:, : len(mean)], rows[:, len(mean) : -1], rows[:, -1:]
     total = counts.sum()
     mean = (counts * means).sum(0) / total
-    squares = (sums + counts * (means - mean).square()).sum(0)  # within each process, and between processes
+    # deviations within each process, plus deviations between the means of the processes
+    squares = (sums + counts * (means - mean).square()).sum(0)
     if norm.track_running_stats:
         _update_running_statistics(norm, mean.detach(), (squares / (total - 1)).detach())
     y = (x32 - _broadcast_to(mean, x)) * _broadcast_to(torch.rsqrt(squares / total + norm.eps), x)
@@ -116,7 +118,7 @@ def _update_running_statistics(norm: Norm, mean: Tensor, variance: Tensor) -> No
 
 
 def convert_sync_batch_norm(model: nn.Module) -> None:
-    """Replace the batch norms of a network by synchronized ones with the same parameters and names."""
+    """Replace the batch norms of a network by synchronized ones. Parameters and names stay the same."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             sync_class = SYNC_BATCH_NORM_CLASSES.get(type(child))
@@ -134,7 +136,7 @@ def convert_sync_batch_norm(model: nn.Module) -> None:
 
 @contextmanager
 def normalize_locally(model: nn.Module) -> Iterator[None]:
-    """Inside, synchronized batch norms use the images of their own process only and send no messages."""
+    """Inside this context, synchronized batch norms only use the images of their own process, and send no messages."""
     norms = [m for m in model.modules() if isinstance(m, SyncBatchNorm1d | SyncBatchNorm2d)]
     for norm in norms:
         norm.is_synchronized = False

@@ -1,1 +1,1 @@
-"""The compiled training step and its fused modules."""
+"""The compiled training step, and faster versions of some modules for it."""

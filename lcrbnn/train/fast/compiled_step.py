@@ -1,8 +1,8 @@
-"""The compiled training step: on a GPU, a whole step from the choice of images to the update is one CUDA graph.
+"""The compiled training step. On a GPU, a whole step is one CUDA graph, from the choice of images to the update.
 
-The host fills tables for an epoch (image order, augmentation draws, learning rates, lambdas) and then only replays the
-graph. A counter on the device selects the row of the tables. The eager step is the reference: it has the same random
-draws, the same optimizer state and the same checkpoints.
+For each epoch, the host fills tables (image order, augmentation draws, learning rates, lambdas). After that, it only
+replays the graph. A counter on the device selects the row of the tables. The eager step is the reference. Both have the
+same random draws, the same optimizer state and the same checkpoints.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.state import initialize_optimizer_state
 from lcrbnn.train.validation import LcrMeasurement
 
-MAX_RECOMPILATIONS = 10**6  # A study compiles one step per combination of settings in the same process.
-NO_BAD_STEP = 2**62  # means that no step was non-finite yet
-WARM_UP_STEPS = 2  # steps before the capture; their effects are undone
-MEASUREMENT_LCR_FACTOR = 100  # factor of lambda when the LCR gradient is measured, so that rounding does not matter
+# A study compiles one step per combination of settings, all in the same process. torch's default limit is too small for
+# this.
+MAX_RECOMPILATIONS = 10**6
+NO_BAD_STEP = 2**62  # value of the first bad step if all steps so far were finite
+WARM_UP_STEPS = 2  # number of steps that run before the capture; their effects are undone
+# lambda is multiplied by this factor for the measurement of the LCR gradient, so that rounding does not matter
+MEASUREMENT_LCR_FACTOR = 100
 
 
 class CompiledStep:
-    """Runs the steps of an epoch like EagerStep, compiled. On a CPU nothing is captured, which is for tests."""
+    """Runs the steps of an epoch like EagerStep, but compiled. On a CPU nothing is captured: this is only for tests."""
 
     def __init__(
         self, spec: TrainSpec, parts: TrainingParts, train: BatchSource, ranks: Ranks = SINGLE_PROCESS
     ) -> None:
-        """Allocate the tables. The first epoch compiles and captures the step."""
+        """Allocate the tables. The step is compiled and captured in the first epoch."""
         self.spec, self.parts, self.train, self.ranks = spec, parts, train, ranks
         self.device = train.labels.device
         self.steps_per_epoch = train.count_steps(spec.batch_size, spec.drop_last, spec.gradient_accumulation_steps)
@@ -65,19 +68,19 @@ class CompiledStep:
                 f"{ranks.size} x {spec.gradient_accumulation_steps} (processes x gradient_accumulation_steps); choose "
                 f"a multiple of {num_parts}, or --step-mode eager"
             )
-        self.full_batches = len(train) // spec.batch_size  # an incomplete last batch is an eager step
+        self.full_batches = len(train) // spec.batch_size  # an incomplete last batch runs as an eager step
         self.sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
-        self.record_name = "FastStep"  # as in all records and checkpoints so far, so that they stay comparable
+        self.record_name = "FastStep"  # as in all existing records and checkpoints, so that new ones are comparable
         self.is_captured = self.stream is not None
-        # NCCL's threads may call CUDA during the capture.
+        # NCCL's threads may call CUDA during the capture, which the default mode forbids
         self._capture_error_mode = "thread_local" if ranks.is_launched else "global"
         self.batch_inputs, device = make_batch_inputs(spec, train), self.device
         self._learning_rates, self._lcr_weights = torch.zeros(2, self.steps_per_epoch, device=device)
         self._step_counter = torch.zeros(1, dtype=torch.int64, device=device)
         self._first_bad_step = torch.full((1,), NO_BAD_STEP, dtype=torch.int64, device=device)
         self._lr = torch.zeros((), device=device)
-        size = min(spec.batch_size // num_parts, len(train))  # images of a part
+        size = min(spec.batch_size // num_parts, len(train))  # number of images per forward pass
         self._part_starts = [torch.tensor([i * size], device=device) for i in range(spec.gradient_accumulation_steps)]
         self._part_fraction = 1 / num_parts
         self._step_reducer = StepReducer(parts.model, ranks)
@@ -98,13 +101,13 @@ class CompiledStep:
             for m in parts.model.modules()
             if isinstance(m, nn.modules.batchnorm._BatchNorm)
             and m.num_batches_tracked is not None
-            and m.momentum is not None  # without momentum the running statistics depend on the counter
+            and m.momentum is not None  # without momentum, torch computes the running statistics from the batch counter
         ]
         if self.is_captured:
             _to_channels_last(parts.model)
 
     def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
-        """Fill the tables of an epoch. From here to the end of the epoch the host never waits for the device."""
+        """Fill the tables of an epoch. After this, the host does not wait for the device until the end of the epoch."""
         spec = self.spec
         self._epoch, self._step, self._full_lcr_weight = epoch, first_step, full_lcr_weight
         if self.stream is not None:
@@ -119,9 +122,9 @@ class CompiledStep:
                 self._prepare()
 
     def run_step(self) -> None:
-        """Run the next step. On a GPU only enqueue it."""
+        """Run the next step. On a GPU, the step is only added to the queue of the device."""
         with self._on_stream():
-            if self._step >= self.full_batches:  # the incomplete last batch has another shape than the graph
+            if self._step >= self.full_batches:  # the incomplete last batch does not have the shape of the graph
                 self._run_incomplete_batch()
             else:
                 self.batch_inputs.load_batch()
@@ -135,7 +138,7 @@ class CompiledStep:
             self._run_step_body()
 
     def check_finite(self) -> None:
-        """Wait for the device. Raise NonFiniteError if a loss or gradient of this epoch was not finite."""
+        """Wait for the device. If a loss or gradient of this epoch was not finite, raise NonFiniteError."""
         if self.stream is not None:
             self.stream.synchronize()
         first_bad_step = int(self._first_bad_step)
@@ -143,10 +146,10 @@ class CompiledStep:
             raise NonFiniteError("loss or gradient is not finite", self._epoch, first_bad_step)
 
     def measure_lcr(self) -> LcrMeasurement | None:
-        """Measure sigma ratios and gradient ratio between epochs, or None before the first step, or without LCR.
+        """Return sigma ratios and gradient ratio, measured between epochs.
 
-        The loss is linear in lambda. So the LCR gradient is the difference of two gradients, one at a large lambda and
-        one without LCR, divided by that lambda. Both use the compiled step.
+        Return None before the first step or without LCR. The loss is linear in lambda. So the LCR gradient is (gradient
+        at a large lambda - gradient without LCR) / lambda. Both gradients come from the compiled step.
         """
         if self._graph is None or not self.spec.uses_lcr:
             return None
@@ -169,7 +172,7 @@ class CompiledStep:
             return LcrMeasurement([round(r, 6) for r in sigma_ratios.tolist()], gradient_ratio)
 
     def _compute_gradient_and_ratios(self) -> tuple[Tensor, Tensor]:
-        """Return the gradient of all parameters for one batch, as one vector, and the sigma ratios."""
+        """Return the gradient of all parameters for one batch as one vector, and the sigma ratios."""
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
         with self._prepared_for_compiler():
@@ -181,7 +184,7 @@ class CompiledStep:
         return torch.cat([g.flatten() for g in gradients]), sigma_ratios
 
     def _run_incomplete_batch(self) -> None:
-        self.check_finite()  # earlier steps, so that the eager step reports only its own batch
+        self.check_finite()  # wait for earlier steps, so that the eager step reports only its own batch
         self._eager_step.begin_epoch(self._epoch, self._step, self._full_lcr_weight)
         self._eager_step.sums.zero_()
         self._eager_step.run_step()
@@ -191,6 +194,7 @@ class CompiledStep:
     # -- the captured body -------------------------------------------------------------------------------------------
 
     def _compute_part_objective(self, step: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        # This method is compiled. It runs once per part of a batch.
         images, labels = self.batch_inputs.select_part(step, start)
         if self.is_captured:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -198,6 +202,8 @@ class CompiledStep:
         return loss, sums
 
     def _run_step_body(self) -> None:
+        # The body of the CUDA graph. Everything below runs on the device, with fixed addresses. With gradient
+        # accumulation, each part has its own forward and backward pass, and the gradients are added.
         parts = self.parts
         parts.optimizer.zero_grad(set_to_none=True)
         part_sums = []
@@ -206,6 +212,7 @@ class CompiledStep:
                 loss, sums = self._compiled_objective(self._step_counter, start)
             accumulate_gradient(self.spec, loss, self._part_fraction)
             part_sums.append(sums)
+        # Only the objective and the bookkeeping are compiled. Everything else below runs as it is, inside the graph.
         gradients = collect_gradients(self.spec, parts.parameter_names)
         sums = part_sums[0] if len(part_sums) == 1 else torch.stack(part_sums).sum(0)
         sums = self._step_reducer(gradients, sums, 1 / self.ranks.size)
@@ -218,7 +225,10 @@ class CompiledStep:
             torch._foreach_add_([counter for _, counter in self._batch_counters], self.spec.gradient_accumulation_steps)
 
     def _record_step(self, norms: Tensor, sums: Tensor) -> None:
-        """Update first bad step, learning rate, sums and step counter. Without compilation this takes 20 launches."""
+        """Update the first bad step, learning rate, sums and step counter on the device.
+
+        Without compilation, this takes 20 launches.
+        """
         is_finite = torch.isfinite(sums[0]) & torch.isfinite(torch.linalg.vector_norm(norms))
         self._first_bad_step.copy_(
             torch.where(is_finite, self._first_bad_step, torch.minimum(self._first_bad_step, self._step_counter))
@@ -228,7 +238,7 @@ class CompiledStep:
         self._step_counter += 1
 
     def _prepare(self) -> None:
-        """Compile and capture the step. The effects of the steps that this takes are undone."""
+        """Compile and capture the step. Steps that run for this purpose are undone afterwards."""
         self._use_lr_tensor()
         initialize_optimizer_state(self.parts.optimizer)
         with _restored_afterwards(self._tensors_changed_by_step()):
@@ -255,14 +265,15 @@ class CompiledStep:
     def _warm_up(self, times: int) -> None:
         for _ in range(times):
             self._run_step_body()
-            self._step_counter.fill_(self._step)  # repeat the same step, which may be the last one of this epoch
+            # Run the same step again, because it may be the last step of this epoch.
+            self._step_counter.fill_(self._step)
 
     def _use_lr_tensor(self) -> None:
         for group in self.parts.optimizer.param_groups:
             group["lr"] = self._lr
 
     def _tensors_changed_by_step(self) -> list[Tensor]:
-        """Return parameters, buffers, optimizer state and bookkeeping."""
+        """Return all tensors that a step changes: parameters, buffers, optimizer state and bookkeeping."""
         optimizer_state = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
         module_tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
@@ -274,13 +285,13 @@ class CompiledStep:
 
     @contextmanager
     def _prepared_for_compiler(self) -> Iterator[None]:
-        """Inside, the network has the fused modules and does not count its batches."""
+        """Inside this context, the network has the fused modules, and batch norms do not count batches."""
         with _batch_counting_disabled(self._batch_counters), self._fusion.apply(self.parts.model, self.spec.precision):
             yield
 
     @contextmanager
     def _ordered_with_current_stream(self) -> Iterator[None]:
-        """Inside, the step's stream runs after earlier and before later work of the current stream."""
+        """Inside this context, the step's stream runs after earlier and before later work of the current stream."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
         try:
@@ -294,10 +305,10 @@ class CompiledStep:
 
 
 def enable_compiler_cache() -> None:
-    """Let torch's compiler cache traced steps on disk, so that a later start is shorter.
+    """Let torch's compiler store traced steps on disk, so that a later start is faster.
 
-    By default it does not cache steps with autocast or with custom autograd functions. Both are safe here: the cache
-    key contains the arguments of autocast and the code of the functions.
+    By default, torch does not store steps with autocast or with custom autograd functions. Both are safe here, because
+    the cache key contains the arguments of autocast and the code of the functions.
     """
     inductor, functorch = cast(Any, torch._inductor.config), cast(Any, torch._functorch.config)
     inductor.unsafe_marked_cacheable_functions = {
@@ -308,7 +319,10 @@ def enable_compiler_cache() -> None:
 
 @contextmanager
 def _batch_counting_disabled(counters: list[tuple[Any, Tensor]]) -> Iterator[None]:
-    """Inside, batch norms do not count batches (one kernel each). The step updates all counters in one kernel."""
+    """Inside this context, batch norms do not count batches, because each count is a kernel.
+
+    The step updates all counters in a single kernel.
+    """
     for norm, _ in counters:
         norm.num_batches_tracked = None
     try:
@@ -327,7 +341,7 @@ def _to_channels_last(model: nn.Module) -> None:
 
 @contextmanager
 def _restored_afterwards(tensors: list[Tensor]) -> Iterator[None]:
-    """Afterwards the tensors have their values from before, at the same addresses."""
+    """Restore the tensors to their old values at the end of the context. Their addresses do not change."""
     copies = [t.detach().clone() for t in tensors]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Replacements of modules inside a compiled step: fused batch norm, memory-efficient hardtanh, mean pooling."""
+"""Faster versions of modules for a compiled step: fused batch norm, memory-efficient hardtanh, mean pooling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lcrbnn.nn.kernels.batch_norm import forward_statistics, make_arrival_counte
 
 @contextmanager
 def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module]) -> Iterator[None]:
-    """Inside, these modules belong to another class, which must not have more state than their own."""
+    """Inside this context, these modules have another class. It must not have more state than the original class."""
     original_classes = [type(module) for module in modules]
     for module in modules:
         module.__class__ = module_class
@@ -26,14 +26,15 @@ def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module
 
 
 class FusedBatchNorm2d(nn.BatchNorm2d):
-    """nn.BatchNorm2d with fused kernels inside a compiled step. Parameters, statistics and names are the same."""
+    """nn.BatchNorm2d that uses fused kernels inside a compiled step. Parameters, statistics and names are the same."""
 
-    forward_counters: Tensor  # arrival counters of the kernels; not part of the state
+    forward_counters: Tensor  # arrival counters of the kernels; they are not stored in checkpoints
     backward_counters: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (n, c, h, w)."""
-        updates_statistics = self.training and self.track_running_stats  # a measurement freezes them
+        """Return x, (n, c, h, w), normalised per channel."""
+        # running statistics are frozen during a measurement
+        updates_statistics = self.training and self.track_running_stats
         if not (updates_statistics and torch.compiler.is_compiling() and supports_batch_norm(x)):
             return super().forward(x)
         assert self.running_mean is not None
@@ -56,7 +57,7 @@ class FusedBatchNorm2d(nn.BatchNorm2d):
 
 @contextmanager
 def use_fused_batch_norms(model: nn.Module) -> Iterator[None]:
-    """Inside, the batch norms of a network belong to FusedBatchNorm2d."""
+    """Inside this context, the batch norms of a network have the class FusedBatchNorm2d."""
     norms = [norm for norm in model.modules() if type(norm) is nn.BatchNorm2d and _can_be_fused(norm)]
     with swap_module_class(norms, FusedBatchNorm2d):
         for norm in norms:
@@ -73,7 +74,7 @@ def _can_be_fused(norm: nn.BatchNorm2d) -> bool:
 
 
 class _ClipFunction(torch.autograd.Function):
-    """Clamp that saves only its result: the gradient is zero exactly where the result equals a bound."""
+    """Clamp that saves only its result. The gradient is zero exactly where the result equals a bound."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
@@ -89,35 +90,37 @@ class _ClipFunction(torch.autograd.Function):
 
 
 class MemoryEfficientHardtanh(nn.Hardtanh):
-    """nn.Hardtanh that saves its result, which the next layer saves anyway, instead of a mask or its input.
+    """nn.Hardtanh that saves its result instead of a mask or its input. The next layer saves this result anyway.
 
-    With 16-bit activations torch also computes its gradient in float32 and writes it to memory. Values and gradients
-    here are those of nn.Hardtanh in 16 bits.
+    For 16-bit activations, torch would also compute the gradient in float32 and write it to memory. Here, values and
+    gradients are those of nn.Hardtanh in 16 bits.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Clamp each element."""
+        """Return x with each element clamped to the bounds."""
         y: Tensor = _ClipFunction.apply(input, self.min_val, self.max_val)
         return y
 
 
 def use_memory_efficient_hardtanhs(model: nn.Module) -> AbstractContextManager[None]:
-    """Inside, the hardtanhs of a network belong to MemoryEfficientHardtanh."""
+    """Inside this context, the hardtanhs of a network have the class MemoryEfficientHardtanh."""
     return swap_module_class([m for m in model.modules() if type(m) is nn.Hardtanh], MemoryEfficientHardtanh)
 
 
 class MeanPool2d(nn.AdaptiveAvgPool2d):
-    """nn.AdaptiveAvgPool2d(1) as a mean: torch's backward pass of the pool fills a buffer with zeros and copies it.
+    """nn.AdaptiveAvgPool2d(1) computed as a mean.
 
-    torch 2.11's compiler for CPUs may even write the zeros after the buffer was used.
+    The backward pass of torch's pool fills a buffer with zeros and copies it. torch 2.11's compiler for CPUs may even
+    write these zeros after the buffer was used.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the mean (n, c, 1, 1) of (n, c, h, w)."""
+        # The mean over both spatial axes is the same number, and its gradient is one broadcast.
         return input.mean((2, 3), keepdim=True)
 
 
 def use_mean_pools(model: nn.Module) -> AbstractContextManager[None]:
-    """Inside, the pools to one pixel of a network belong to MeanPool2d."""
+    """Inside this context, the pools of a network to a single pixel have the class MeanPool2d."""
     pools = [m for m in model.modules() if type(m) is nn.AdaptiveAvgPool2d and m.output_size in (1, (1, 1))]
     return swap_module_class(pools, MeanPool2d)

@@ -1,9 +1,9 @@
-"""Reduces the kernel launches of a compiled step, on which small networks and parallel runs spend most of their time.
+"""Reduce the kernel launches of a compiled step. Small networks and parallel runs spend most of their time on launches.
 
-A step can use four measures, which bench/training/gpu_cases.py compares: batch norms compute their sums in one launch
-instead of three (and a pool to one pixel is a mean). The scale of a binary weight is multiplied into the weight, a few
-thousand numbers, instead of into the activations, so that a batch norm directly follows a convolution. A hardtanh saves
-its result instead of a mask. Small kernels that do not depend on each other share a launch.
+A step can use four measures, which bench/training/gpu_cases.py compares. First, batch norms compute their sums in one
+launch instead of three (and a pool to one pixel is a mean). Second, the scale of a binary weight is multiplied into the
+weight (a few thousand numbers) and not into the activations. So a batch norm directly follows a convolution. Third, a
+hardtanh saves its result and not a mask. Fourth, small kernels that do not depend on each other share a launch.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MAX_KERNELS_PER_LAUNCH = 20
 
 @dataclass(frozen=True)
 class FusionOptions:
-    """Which of the four measures a step uses."""
+    """Which of the four measures against kernel launches a step uses."""
 
     fuse_batch_norms: bool = False
     save_hardtanh_memory: bool = False
-    # In bfloat16 only: in float32 sums of signs must stay integers, and in float16 1 / scale could overflow.
+    # This only applies to bfloat16. In float32, sums of signs must stay integers. In float16, 1 / scale could overflow.
     scale_weights: bool = False
     combine_kernels: bool = False
 
     @contextmanager
     def apply(self, model: nn.Module, precision: str) -> Iterator[None]:
-        """Inside, the modules of a network are the fused ones; `precision` is a key of PRECISIONS."""
+        """Inside this context, the modules of a network are the fused ones. `precision` is a key of PRECISIONS."""
         with ExitStack() as stack:
             if self.fuse_batch_norms:
                 stack.enter_context(use_fused_batch_norms(model))
@@ -46,7 +46,7 @@ class FusionOptions:
             yield
 
     def compiler_options(self) -> dict[str, Any]:
-        """Return options for torch.compile. The grouping of kernels is set for the whole process."""
+        """Return options for torch.compile. How kernels are grouped is set for the whole process."""
         if not self.combine_kernels:
             return {}
         from torch._inductor.scheduler import ForeachKernelSchedulerNode
@@ -61,15 +61,19 @@ GPU_FUSIONS = FusionOptions(fuse_batch_norms=True, save_hardtanh_memory=True, sc
 def group_kernels(scheduler: Any) -> list[list[Any]]:
     """Return groups of kernels that may share a launch.
 
-    A group contains the kernels with the same distance from the start, for the first two levels, or else the kernels
-    with the same distance from the end. torch's own groups use the distance from the start only. That separates the
-    kernels that compute weight gradients: they become ready one after the other, but none is needed before the end.
+    The distance of a kernel from the start is the length of the longest chain of kernels before it. At distances 0 and
+    1, kernels with the same distance form a group. All others are grouped by their distance from the end. torch's own
+    groups only use the distance from the start. That separates the kernels that compute weight gradients. They become
+    ready one after the other, but none of them is needed before the end.
     """
-    nodes = list(scheduler.nodes)  # in topological order
+    nodes = list(scheduler.nodes)  # the list is in topological order: a kernel comes after those that it depends on
     dependencies = {node: list(scheduler._get_unmet_dep_nodes(node)) for node in nodes}
+    # The distance from the start: one more than that of the farthest kernel on which this one depends.
     from_start: dict[Any, int] = {}
     for node in nodes:
         from_start[node] = max((from_start[dependency] + 1 for dependency in dependencies[node]), default=0)
+    # The distance from the end is computed in reverse order: a kernel is at least one step before each kernel that
+    # needs it.
     from_end = dict.fromkeys(nodes, 0)
     for node in reversed(nodes):
         for dependency in dependencies[node]:

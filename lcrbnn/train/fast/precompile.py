@@ -1,8 +1,8 @@
-"""Compiles the steps of later runs in other processes while the first runs train.
+"""Compile the steps of later runs in other processes while the first runs train.
 
-Compiling a step takes about a minute, and the other runs of the process wait for it. These processes fill the
-compiler's cache on disk, so that the run itself compiles in a fraction of that time. They never change a result: if one
-fails or is late, the run compiles its step itself.
+Compiling a step takes about a minute, and all runs of the process wait for it. The worker processes here fill the
+compiler's cache on disk. So the run itself compiles in a fraction of that time. Workers never change a result: if one
+of them fails or is late, the run compiles its step itself.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 _WORKER_CODE = "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
 _WORKER_CODE += "from lcrbnn.train.fast.precompile import run_precompile_worker; run_precompile_worker(job)"
-_TERMINATE_TIMEOUT_S = 5.0  # seconds until a worker that was asked to terminate is killed
+_TERMINATE_TIMEOUT_S = 5.0  # seconds between the request that a worker ends and killing it
 
 
 @contextmanager
 def precompile_steps(specs: Sequence[TrainSpec], options: RunOptions) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Inside, worker processes compile the step of each different spec but the first, in order.
+    """Inside this context, worker processes compile the steps of all different specs except the first, in order.
 
-    The caller trains the first one now. There are `options.compile_workers` workers if steps are compiled at all. Runs
-    whose images are read from files are left out, because they start processes of their own.
+    The caller trains the first spec meanwhile. If steps are compiled at all, there are `options.compile_workers`
+    workers. Runs whose images are read from files are left out, because they start processes of their own.
     """
     check_number(options.compile_workers, "compile_workers", low=0, integer=True)
     candidates = specs if options.compile_workers and options.is_compiled else []
@@ -64,7 +64,8 @@ def _start_worker(specs: Sequence[TrainSpec], options: RunOptions) -> subprocess
     job = {
         "path": [str(Path(p).absolute()) for p in sys.path],
         "parent": os.getpid(),
-        "threads": torch.get_num_threads(),  # compiled code for a CPU contains the number of threads
+        # the same number of threads as here, because compiled code for a CPU contains it
+        "threads": torch.get_num_threads(),
         "specs": [spec.to_dict() for spec in specs],
         "device": options.device,
         "data_folder": str(options.data_folder.absolute()),
@@ -77,7 +78,7 @@ def _start_worker(specs: Sequence[TrainSpec], options: RunOptions) -> subprocess
         stderr=subprocess.DEVNULL,
     )
     assert worker.stdin is not None
-    with suppress(OSError), worker.stdin as pipe:  # the worker may have ended already
+    with suppress(OSError), worker.stdin as pipe:  # writing fails if the worker has already ended
         pipe.write(json.dumps(job).encode())
     return worker
 
@@ -91,10 +92,11 @@ def _wait_or_kill(worker: subprocess.Popen[bytes]) -> None:
 
 
 def run_precompile_worker(job: dict[str, Any]) -> None:
-    """Compile the steps of a job in this worker process. Skip a step that fails. End early if the parent has ended."""
+    """Compile the steps of a job in this worker process. Skip steps that fail. If the parent has ended, end early."""
     torch.set_num_threads(job["threads"])
     compiler: Any = torch._inductor.config
-    # Timings that choose between kernels are wrong while other work runs, so the cache must not contain them.
+    # The compiler times kernels to choose between them. These timings are wrong while other work runs. So they must not
+    # enter the cache.
     compiler.autotune_local_cache = False
     options = RunOptions(job["device"], Path(job["data_folder"]), runs_folder=Path(job["runs_folder"]))
     for stored_spec in job["specs"]:
@@ -102,12 +104,12 @@ def run_precompile_worker(job: dict[str, Any]) -> None:
             return
         try:
             compile_step(TrainSpec.from_dict(stored_spec), options)
-        except Exception:  # the run itself will report the error
+        except Exception:  # the error is ignored here, because the run itself will report it
             continue
 
 
 def compile_step(spec: TrainSpec, options: RunOptions) -> None:
-    """Compile the step of a run as its first epoch does, then discard it. Only the compiler's cache is written."""
+    """Compile the step of a run as its first epoch does, then discard it. Only the compiler's cache on disk changes."""
     device = find_device(options.device)
     with ExitStack() as stack:
         parts = build_training_parts(spec, device, fused=device.type == "cuda", runs_folder=options.runs_folder)
