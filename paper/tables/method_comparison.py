@@ -27,13 +27,13 @@ from paper.tables.table_spec import (
 LCR_SUFFIX = "-lcr"  # ends the name of a variant with LCR
 NOT_DECIDED = "not decided"
 COLUMNS = ("method", "bits", "network", "published", "ours", "with LCR", "difference", "gradient ratio")
-ABOUT_COMPARISON = f"""In the tables that compare methods, each row shows one variant of a plan without LCR and the same variant with LCR. The
-name of a variant with LCR ends in `{LCR_SUFFIX}`. `lcrbnn methods` lists the names and bits of all methods. If a method
-has several bases or several signs per activation, they are counted as one bit. The column *published* contains the
-accuracy that the authors of the method publish, mostly of their best epoch. If their network or setting differs from
-ours, the cell states the difference (`paper/tables/published.py`). “in Table 1” and “in Table 2” mark values as the
-paper prints them. A screening has only one run per variant. It gives a first estimate of the accuracy of a method, but
-it does not decide any question.
+ABOUT_COMPARISON = f"""In the tables that compare methods, each row shows one variant of a plan without LCR and the same
+variant with LCR. The name of a variant with LCR ends in `{LCR_SUFFIX}`. `lcrbnn methods` lists the names and bits of
+all methods. If a method has several bases or several signs per activation, they are counted as one bit. The column
+*published* contains the accuracy that the authors of the method publish, mostly of their best epoch. If their network
+or setting differs from ours, the cell states the difference (`paper/tables/published.py`). “in Table 1” and “in Table
+2” mark values as the paper prints them. A screening has only one run per variant. It gives a first estimate of the
+accuracy of a method, but it does not decide any question.
 """
 
 
