@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("runs"),
         metavar="FOLDER",
-        help="folder of all runs: PLAN/VARIANT/seed-N (default: %(default)s)",
+        help="folder of all runs, with one folder PLAN/VARIANT/seed-N per run (default: %(default)s)",
     )
     parser.add_argument(
         "--records",
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the result records (default: the folder that the table spec names)",
     )
     parser.add_argument(
-        "--from-records", action="store_true", help="print the tables from existing records, train nothing"
+        "--from-records", action="store_true", help="print the tables from existing records, without training"
     )
     parser.add_argument(
         "--markdown",
@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all tables to this Markdown file (without FILE: paper/docs/results.md)",
     )
     parser.add_argument(
-        "--gains-figure", type=Path, metavar="FILE", help="draw the LCR gain of every table row (.svg, .png or .pdf)"
+        "--gains-figure",
+        type=Path,
+        metavar="FILE",
+        help="draw the gain from LCR in every study into this .svg, .png or .pdf file",
     )
     add_study_options(parser)
 

@@ -30,18 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["2/255", "8/255"],
         metavar="EPS",
-        help="largest change of a pixel, as a fraction of its range",
+        help="largest allowed change of a pixel, as a fraction of the pixel range",
     )
     names = ", ".join(ATTACKS)
-    parser.add_argument("--attacks", nargs="+", default=[], metavar="NAME", help=f"some of {names} (default: all)")
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="steps of the gradient attacks (default: those of each attack)"
+        "--attacks", nargs="+", default=[], metavar="NAME", help=f"attacks to run, from {names} (default: all)"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="number of steps of the gradient attacks (default: the usual number of each attack)",
     )
     parser.add_argument(
         "--restarts", type=int, metavar="N", help="number of random restarts of the attack pgd (default: 5)"
     )
     parser.add_argument(
-        "--queries", type=int, metavar="N", help="queries of the Square attack (default: those of the attack)"
+        "--queries", type=int, metavar="N", help="number of queries of the Square attack (default: 5000)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the attacks")
     parser.add_argument("--batch-size", type=int, default=1000, metavar="N", help="images per batch")

@@ -19,14 +19,16 @@ INT8_NOTE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the options of the timing."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=BNN_MODEL_HELP)
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each runtime, 1 to 256")
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per call")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="number of threads of each runtime, 1 to 256"
+    )
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="number of images per call")
     parser.add_argument(
         "--calls",
         type=int,
         default=200,
         metavar="N",
-        help="calls of each runtime; the runtimes are called in alternation",
+        help="number of timed calls of each runtime; the runtimes are called in alternation",
     )
 
 
@@ -61,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     timings = time_alternately(calls, args.calls)
     engine_median = timings["lcrbnn"].median
     print(
-        f"{model.name}, {args.batch_size} images per call, {args.threads} threads, "
+        f"{model.name}, {args.batch_size} number of images per call, {args.threads} threads, "
         f"median of {args.calls} alternating calls"
     )
     for name, timing in timings.items():

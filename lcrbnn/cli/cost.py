@@ -21,7 +21,10 @@ EXAMPLES = ("lcrbnn cost resnet20-double --method irnet", "lcrbnn cost runs/digi
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the networks, their options and the output."""
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help=f"name of lcrbnn models, folder of a run, or {ZOO_HELP}"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help=f"network name from the list of lcrbnn models, folder of a run, or {ZOO_HELP}",
     )
     parser.add_argument(
         "--method", metavar="NAME", help="binarization method, or real for full precision (default: irnet)"
@@ -29,17 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bits",
         metavar="W/A",
-        help="bit widths of weights and activations, such as 1/32 (default: those of the method)",
+        help="bit widths of weights and activations, such as 1/32 (default: the bit widths of the method)",
     )
     parser.add_argument(
         "--image-size",
         type=int,
         metavar="PIXELS",
-        help="side length of the input images in pixels (default: that of the network)",
+        help="side length of the input images in pixels (default: the value of the network)",
     )
-    parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes (default: that of the network)")
+    parser.add_argument(
+        "--num-classes", type=int, metavar="N", help="number of classes (default: the value of the network)"
+    )
     parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a .json record of the network")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the counts to this .json record")
 
 
 def execute(args: argparse.Namespace) -> int:

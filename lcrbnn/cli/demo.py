@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="number of pairs of runs: one with LCR and one without LCR per seed",
+        help="number of seeds; each seed trains one run with LCR and one without LCR",
     )
-    parser.add_argument("--epochs", type=int, default=15, metavar="N", help="passes over the training images")
+    parser.add_argument("--epochs", type=int, default=15, metavar="N", help="number of passes over the training images")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ NUM_TIMED_RUNS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the number of threads."""
     parser.add_argument("model", type=Path, metavar="MODEL", help=BNN_MODEL_HELP)
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the engine, 1 to 256")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads of the engine, 1 to 256")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "networks",
         nargs="+",
         metavar="NAME=NETWORK",
-        help="run folder or weights file, with an optional name: none=runs/a/none/seed-0 (default name: that of the "
-        "variant, folder or file). The correlation matrices are drawn for the first network only",
+        help="run folder or weights file, with an optional name: none=runs/a/none/seed-0 (default name: the name "
+        "of the variant, folder or file). The correlation matrices are drawn for the first network only",
     )
     parser.add_argument(
         "-o", "--out", type=Path, required=True, metavar="FOLDER", help="output folder of the figures and the record"

@@ -27,12 +27,12 @@ COMMAND_GROUPS = {
     "measure": {
         "eval": "measure the accuracy of runs or of networks of the zoo",
         "robustness": "measure the error of runs or of networks of the zoo on corrupted test images",
-        "attack": "search adversarial examples for runs or networks of the zoo",
-        "analyze": "measure norms, sensitivity, sign flips and σ ratios of runs or of networks of the zoo",
+        "attack": "search for adversarial examples for runs or networks of the zoo",
+        "analyze": "measure layer norms, sensitivity, sign flips and σ_B/σ_F of runs or of networks of the zoo",
         "layers": "draw latent weights and activation correlations of networks, layer by layer",
         "cost": "count parameters, stored bits and operations of networks",
-        "plot": "draw accuracies and σ ratios during training, from the records of runs",
-        "report": "write one page about runs, from their records",
+        "plot": "draw accuracy and σ_B/σ_F during training, from the records of runs",
+        "report": "write a page with all results of runs, from their records",
     },
     "deploy": {
         "export": "write a network as a .bnn file (one bit per binary weight) or an .onnx file",
@@ -41,12 +41,12 @@ COMMAND_GROUPS = {
         "bench": "time the engine and other runtimes on a .bnn file or a network of the zoo",
     },
     "catalogue": {
-        "recipes": "list the recipes, or show one",
-        "data": "list the data sets, or download one",
+        "recipes": "list the recipes, or show one recipe",
+        "data": "list the data sets, or download one data set",
         "methods": "list the binarization methods, or draw their curves",
         "models": "list the networks with their parameters and operations",
         "zoo": "list the trained networks of the package",
-        "reproduce": "make the tables of the paper: train missing runs, print results",
+        "reproduce": "train the missing runs of the paper's tables and print the tables",
     },
 }
 EXAMPLES_TITLE = "examples:"

@@ -11,7 +11,10 @@ EXAMPLES = ("lcrbnn methods", "lcrbnn methods --curves curves.svg")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the option for the curves."""
     parser.add_argument(
-        "--curves", type=Path, metavar="FILE", help="draw forward and gradient curves into this .svg, .png or .pdf"
+        "--curves",
+        type=Path,
+        metavar="FILE",
+        help="draw the forward and gradient curves of all methods into this .svg, .png or .pdf file",
     )
 
 

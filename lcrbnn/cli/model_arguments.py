@@ -102,13 +102,13 @@ def add_group_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="RUN",
         help=f"folder of a run, folder with several seed-N runs, or {ZOO_HELP}; GROUP=FOLDER and GROUP=zoo:NAME set "
-        "the name of the group; each further group is compared with the first one, seed by seed",
+        "the name of the group; each further group is compared with the first group, seed by seed",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="write one record per run into this folder, as GROUP/seed-N.json (default: no records); a run that has a "
-        "record there with the same settings is not measured again",
+        help="write one record per run into this folder, as GROUP/seed-N.json (default: no records); if the "
+        "folder has a record of a run with the same settings, the run is not measured again",
     )

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RECORD",
         help="record of a run, such as results/PLAN/VARIANT/seed-0.json, folder of a run, or folder of several seeds; "
-        "all seeds of a variant have the same color",
+        "all seeds of a variant are drawn in the same color",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .svg, .png or .pdf")
 

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     broken.add_argument(
         "--allow-broken",
         action="store_true",
-        help="exit with code 0 even if some images cannot be read, unless all are unreadable",
+        help="exit with code 0 if at least one image can be read, even if other images cannot",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the engine, 1 to 256")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads of the engine, 1 to 256")
 
 
 def execute(args: argparse.Namespace) -> int:

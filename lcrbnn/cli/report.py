@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="RUN",
         help="folder of a run, of several seed-N runs or of their records, or NAME=FOLDER to name the group; each "
-        "further group is compared with the first one, seed by seed (at most six groups, with the same data set)",
+        "further group is compared with the first group, seed by seed (at most six groups, with the same data set)",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .html or .md")
     parser.add_argument(
@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--title", metavar="TEXT", help="report title (default: derived from the trained model and data)"
     )
     parser.add_argument(
-        "--sample-image", type=Path, metavar="FILE", help="image shown under each corruption (default: a generated one)"
+        "--sample-image",
+        type=Path,
+        metavar="FILE",
+        help="image shown under each corruption (default: a generated image)",
     )
     parser.add_argument(
         "--frost-photos",

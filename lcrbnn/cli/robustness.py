@@ -38,13 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--refit-head",
         action="store_true",
-        help="also evaluate heads refitted on clean and on corrupted training images",
+        help="also fit the last layer again on clean and on corrupted training images, and evaluate both versions",
     )
     parser.add_argument(
         "--corrupted-data",
         type=Path,
         metavar="FOLDER",
-        help="published CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C (default: corrupt the images here)",
+        help="folder of the published CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C (default: corrupt the test images with "
+        "this package)",
     )
     parser.add_argument(
         "--frost-photos",
@@ -56,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--records",
         type=Path,
         metavar="FOLDER",
-        help=f"folder of the result records (default: {RECORD_NAME} in the folder of each run, none for networks of "
-        "the zoo)",
+        help=f"folder of the result records (default: {RECORD_NAME} in the folder of each run; no record for networks "
+        "of the zoo)",
     )
     add_device_option(parser)
     add_data_folder_option(parser)

@@ -20,7 +20,10 @@ ArgumentContainer = argparse._ActionsContainer
 def add_device_option(container: ArgumentContainer) -> None:
     """Add --device."""
     container.add_argument(
-        "--device", default="auto", metavar="{auto,cpu,cuda}", help="device (auto = GPU if there is one)"
+        "--device",
+        default="auto",
+        metavar="{auto,cpu,cuda}",
+        help="device of the computation (auto = GPU if available, otherwise CPU)",
     )
 
 
@@ -42,7 +45,8 @@ def add_worker_options(container: ArgumentContainer) -> None:
         type=int,
         default=-1,
         metavar="N",
-        help="processes that read image files (-1 = one per CPU core, minus one; 0 = none)",
+        help="number of processes that read image files (-1 = one per CPU core, minus one; 0 = read in the main "
+        "process)",
     )
     container.add_argument(
         "--worker-timeout",
@@ -59,7 +63,7 @@ def add_cache_option(container: ArgumentContainer) -> None:
         "--cache-images",
         default="auto",
         metavar="{auto,yes,no}",
-        help="keep decoded images on the device (auto = if they fit)",
+        help="keep decoded images on the device (auto = yes if they fit into its memory)",
     )
 
 
@@ -69,7 +73,7 @@ def add_step_mode_option(container: ArgumentContainer) -> None:
         "--step-mode",
         default="auto",
         metavar="MODE",
-        help="eager, compiled (torch.compile + CUDA graph), or auto = compiled on a GPU",
+        help="eager, compiled (torch.compile and CUDA graph), or auto (compiled on a GPU, eager on a CPU)",
     )
 
 

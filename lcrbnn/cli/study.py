@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs-folder",
         type=Path,
         metavar="FOLDER",
-        help="train unfinished runs into this folder; without it only the table is printed",
+        help="folder in which unfinished runs are trained (without this option, only the table of existing records is "
+        "printed)",
     )
     parser.add_argument(
         "--records", type=Path, metavar="FOLDER", help="folder of the result records (default: results/PLAN)"
@@ -45,16 +46,21 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for running the variants of plans."""
     run, data, precision = (parser.add_argument_group(name) for name in ("run", "data", "precision"))
     run.add_argument(
-        "--shard", default="1/1", metavar="I/N", help="run every N-th variant, starting at the I-th, such as 1/4"
+        "--shard",
+        default="1/1",
+        metavar="I/N",
+        help="train only every N-th variant, starting with variant I; for example, 1/4",
     )
-    run.add_argument("--seeds", metavar="LIST", help="run only these seeds, such as 0-2 or 0,5")
-    run.add_argument("--parallel-runs", type=int, default=4, metavar="N", help="runs trained at the same time")
+    run.add_argument("--seeds", metavar="LIST", help="train only these seeds, such as 0-2 or 0,5")
+    run.add_argument(
+        "--parallel-runs", type=int, default=4, metavar="N", help="number of runs that are trained at the same time"
+    )
     run.add_argument(
         "--compile-workers",
         type=int,
         default=0,
         metavar="N",
-        help="processes that compile the steps of later variants in advance",
+        help="number of processes that compile the training steps of later variants in advance",
     )
     add_checkpoint_option(run)
     add_data_folder_option(data)

@@ -37,7 +37,7 @@ MAX_NAMED_SEEDS = 4  # in an error message
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the recipe, the options of the command and one option per field of TrainSpec, in groups."""
     parser.add_argument(
-        "recipe", nargs="?", metavar="RECIPE", help="recipe of the package (lcrbnn recipes), or a .toml file"
+        "recipe", nargs="?", metavar="RECIPE", help="name of a recipe (see lcrbnn recipes), or your own .toml file"
     )
     groups = {name: parser.add_argument_group(name) for name in OPTION_GROUPS}
     # torchrun accepts abbreviations of its own options: no option here may be the beginning of one of those.
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of the run (with --seeds: one folder seed-N per seed inside it)",
     )
-    groups["run"].add_argument("--resume", action="store_true", help="continue the run in the folder, or start it")
+    groups["run"].add_argument(
+        "--resume", action="store_true", help="continue the run in the folder, or start the run if the folder is empty"
+    )
     groups["run"].add_argument(
         "--seeds", metavar="LIST", help="train several seeds, such as 0-2 or 0,5; on a GPU they train in parallel"
     )
@@ -71,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="timeout of communication between the processes of a run",
+        help="time without a message from another process before a distributed run is aborted",
     )
     for setting in fields(TrainSpec):
         _add_setting(groups[setting.metadata["group"]], setting)

@@ -99,7 +99,8 @@ def corruption_rows(study: RobustnessStudy) -> Iterator[Passage]:
 def added_error_row(study: RobustnessStudy) -> Passage:
     """Return the row with the error that corruptions add to the clean error."""
     cells = map(format_mean_std, study.compute_added_errors().values())
-    return DOCUMENT, f"| what corruption adds | {' | '.join(cells)} | {replace_hyphens(study.compare_added_errors())} |"
+    difference = replace_hyphens(study.compare_added_errors())
+    return DOCUMENT, f"| error added by corruption | {' | '.join(cells)} | {difference} |"
 
 
 def first_pairs() -> Iterator[Passage]:

@@ -10,18 +10,20 @@ from lcrbnn.evaluation.table_cells import NOT_RUN, format_interval, format_markd
 from paper.tables.run_tables import LAYERS
 from paper.tables.table_spec import PaperTable, PaperTables, TableRow, mark_fault
 
-WEIGHTS_TEXT = """Standard deviation of the stored latent weights, mean over seeds, and the difference of each variant
-to the first one with its 95 % interval, paired by seed. Each layer contributes a random sample of 10,000 weights (all
-weights if it has fewer). The paper has 1.42 without and 1.11 with LCR in one layer of ResNet-18. IR-Net standardises
-each filter before the sign, so the standard deviation changes nothing that the network computes. The last row is the
-excess kurtosis, averaged over layers, which does not depend on the standard deviation."""
+WEIGHTS_TEXT = """The first column of each variant is the standard deviation of the stored latent weights, as mean over
+seeds. For every other variant, the table also has the difference to the first variant with its 95 % interval, paired by
+seed. Each layer contributes a random sample of 10,000 weights (all weights if it has fewer). For one layer of
+ResNet-18, the paper has 1.42 without LCR and 1.11 with LCR. IR-Net standardizes each filter before the sign, so the
+standard deviation of latent weights does not change the output of the network. The last row is the excess kurtosis,
+averaged over layers. It does not depend on the standard deviation."""
 
-ACTIVATIONS_TEXT = """Mean absolute correlation between the flattened activations of two different images, over the
-first 128 training images, for the real activations in front of each convolution and for their signs. The mean of each
-activation tensor is subtracted first. In brackets: the mean absolute cosine, which Eq. 7 assumes to be 0. *chance*: the
-correlation of independent random activations of the same size. The last row is the rank correlation of depth and
-correlation: −1 if activations are less correlated in each later layer, as the paper states of later layers, and +1 if
-they are more correlated."""
+ACTIVATIONS_TEXT = """Each cell is the mean absolute correlation between the flattened activations of two different
+images, over the first 128 training images. The columns *real* are for the real activations in front of each
+convolution, and the columns *binary* for their signs. The mean of each activation tensor is subtracted first. The
+number in brackets is the mean absolute cosine, which Eq. 7 assumes to be 0. *chance* is the correlation of independent
+random activations of the same size. The last row is the rank correlation between the depth of a layer and the
+correlation of its activations. A value of −1 means that activations are less correlated in each later layer, as the
+paper states. A value of +1 means that they are more correlated."""
 
 KINDS = ("real", "binary")
 

@@ -27,12 +27,13 @@ from paper.tables.table_spec import (
 LCR_SUFFIX = "-lcr"  # ending of the names of variants with LCR
 NOT_DECIDED = "not decided"
 COLUMNS = ("method", "bits", "network", "published", "ours", "with LCR", "difference", "gradient ratio")
-ABOUT_COMPARISON = f"""In the tables that compare methods, each row shows a variant and the same variant with LCR, whose
-name ends in `{LCR_SUFFIX}`. The rows are the variants of the plans. Method and bits are those of `METHODS`. Several
-bases or signs per activation count once. *published*: the accuracy that the authors of the method publish, mostly of
-their best epoch, with network and setting where these differ from ours (`paper/tables/published.py`). “in Table 1” and
-“in Table 2” mean: as printed in the paper. A screening has one run per variant. It shows where a method stands, but it
-decides nothing.
+ABOUT_COMPARISON = f"""In the tables that compare methods, each row shows one variant of a plan without LCR and the same
+variant with LCR. The name of a variant with LCR ends in `{LCR_SUFFIX}`. `lcrbnn methods` lists the names and bits of
+all methods. If a method has several bases or several signs per activation, they are counted as one bit. The column
+*published* contains the accuracy that the authors of the method publish, mostly of their best epoch. If their network
+or setting differs from ours, the cell states the difference (`paper/tables/published.py`). “in Table 1” and “in Table
+2” mark values as the paper prints them. A screening has only one run per variant. It gives a first estimate of the
+accuracy of a method, but it does not decide any question.
 """
 
 

@@ -59,38 +59,49 @@ TOP5_COLUMN = "top-5 (sd)"
 
 INTRODUCTION = """# Results: the paper's CIFAR-10 tables, and Tiny-ImageNet
 
-`python -m paper update` writes this page from the table spec `paper/tables.toml` and from the records of the runs, and
-`python -m paper check` compares the two. The protocol is that of [reproduce.md](reproduce.md): 400 epochs, all 50,000
-training images, the last epoch, and all 10,000 test images, evaluated once. A seed fixes initialization, data order and
-augmentation. A title states the number of epochs if there are fewer. Tiny-ImageNet follows the protocol of ImageNet
+`python -m paper update` writes this page from the table spec `paper/tables.toml` and from the records of the runs.
+`python -m paper check` compares the page with these records. The runs follow the protocol of
+[reproduce.md](reproduce.md). They train for 400 epochs on all 50,000 training images. The network of the last epoch is
+evaluated once on all 10,000 test images. The seed of a run fixes initialization, data order and augmentation. If a
+table has runs with fewer epochs, its title states the number of epochs. Tiny-ImageNet follows the protocol of ImageNet
 with a shorter schedule: 60 epochs, all 100,000 training images, and the 10,000 images of val as test images.
 
-Tables without a finished run come last. Their minutes are an estimate for one H200: the number of training images of
-all missing runs, divided by the measured speed of parallel runs in bfloat16 without LCR (`bench/records`).
+Tables without a finished run come last. The GPU minutes of such a table are an estimate for one H200: the number of
+training images of all missing runs, divided by the measured speed of parallel runs in bfloat16 without LCR
+(`bench/records`).
 
-Values are percentages of the test images. *ours*: mean over seeds, with the standard deviation and the 95 % interval of
-the mean (Student's t). *gain*: mean difference to the baseline (λ = 0), paired by seed, with its 95 % interval.
-*detectable*: the smallest true gain that this number of pairs detects with a probability of 80 %. *gradient ratio*:
-norm of the LCR gradient divided by that of the task loss after the last epoch. Below .01 the run does not count as a
-run with LCR. A dash means that the paper has no value there, or that a single run gives no interval. The paper's values
-are those that it prints.
+All accuracies are percentages of the test images. The tables have these columns:
 
-† The GPU kernel of these runs was faulty. Power iteration starts from v_0 and takes n steps (5 by default), and L_Lip
-needs the last two vectors, v_n and v_{n−1}. The kernel returned v_0 in place of v_{n−1}, so the value and the gradient
-of L_Lip were wrong. The fault was in the package from 2026-11-15 to 2026-11-18 (a record with `lcr_revision` 2 or later
-does not have it). It changed every run that was trained with LCR on a GPU, and every ratio σ_B/σ_F that was measured
-during such a training. Runs without LCR and runs on a CPU are correct. The marked rows describe the networks that were
-trained; they say little about LCR until they are repeated with the corrected kernel.
+- *ours* is the mean over seeds, with the standard deviation. The column after it is the 95 % interval of this mean
+  (Student's t).
+- *gain* is the mean difference to the baseline (λ = 0), paired by seed, with its 95 % interval.
+- *detectable* is the smallest true gain that this number of pairs detects with a probability of 80 %.
+- *gradient ratio* is the norm of the LCR gradient divided by the norm of the task-loss gradient after the last epoch. A
+  run with a gradient ratio below .01 does not count as a run with LCR.
+- *paper* and *paper's gain* are the values that the paper prints.
+
+A dash means that the paper has no value for this cell, or that a single run gives no interval.
+
+† The GPU kernel of the marked runs was faulty. Power iteration starts from v_0 and takes n steps (5 by default), and
+the LCR loss L_Lip needs the last two vectors, v_n and v_{n−1}. The kernel returned v_0 in place of v_{n−1}, so the
+value and the gradient of L_Lip were wrong. The package had this fault from 2026-11-15 to 2026-11-18. A record with
+`lcr_revision` 2 or later does not have the fault. The fault changed every run that was trained with LCR on a GPU, and
+every ratio σ_B/σ_F that was measured during such a training. Runs without LCR and runs on a CPU are correct. The marked
+rows describe the networks that were trained. They are only weak evidence about LCR until the runs are repeated with the
+corrected kernel.
 """
 
 GAINS_SECTION = """## Gains from LCR in all studies
 
-The table contains every variant with LCR and at least two pairs of runs, in the order of the tables below. *gain*: mean
-difference to the baseline with its paired 95 % interval. *Welch's 95 %*: the interval if the runs of a pair are treated
-as independent. *correlation*: Pearson's correlation of the accuracies of the two runs of each seed. Pairing shortens
-the interval only if the correlation is positive. *p, Holm*: the p-value of the paired comparison, corrected for the
-number of rows of this table by Holm's method. A gain is bold if the corrected p-value is below 0.05.
-[Figure](gains.svg) (`lcrbnn reproduce --gains-figure paper/docs/gains.svg`).
+This table contains every variant with LCR and at least two pairs of runs, in the order of the tables below. A gain is
+bold if its corrected p-value is below 0.05. [A figure](gains.svg) shows the same gains (`lcrbnn reproduce
+--gains-figure paper/docs/gains.svg`). The columns are:
+
+- *gain* is the mean difference to the baseline, with its paired 95 % interval.
+- *Welch's 95 %* is the interval that treats the two runs of a pair as independent.
+- *correlation* is Pearson's correlation of the accuracies of the two runs of each seed. Pairing shortens the interval
+  only if this correlation is positive.
+- *p, Holm* is the p-value of the paired comparison, corrected by Holm's method for the number of rows of this table.
 """
 
 POOLED_SECTION = """A pooled estimate is the mean gain over all pairs of several networks. Each pair has the same
@@ -146,8 +157,8 @@ def _split_sections(text: str) -> dict[str, str]:
 
 
 def describe_table(table: PaperTable) -> str:
-    """Return where the table is in the paper, and the command that reproduces it."""
-    return f"The paper: {table.source}. Here: `lcrbnn reproduce {table.name}`."
+    """Return where the paper has a table, and the command that reproduces it."""
+    return f"In the paper: {table.source}. Command for our values: `lcrbnn reproduce {table.name}`."
 
 
 def describe_missing_runs(paper_tables: PaperTables, table: PaperTable) -> str:

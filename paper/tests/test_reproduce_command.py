@@ -19,7 +19,7 @@ def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
 def test_the_command_works_in_a_checkout() -> None:
     process = run_command(ROOT, "reproduce", "real", "--from-records")
     assert (process.returncode, process.stderr) == (0, "")
-    assert "Here: `lcrbnn reproduce real`." in process.stdout
+    assert "`lcrbnn reproduce real`" in process.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["real"], ["--help"]], ids=str)

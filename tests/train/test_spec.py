@@ -162,8 +162,8 @@ def test_a_list_must_be_a_list(name: str, value: Any) -> None:
         ({"lr_milestones": [5, True]}, "each of lr_milestones must be a number of at least 0; got True"),
         ({"lr_milestones": [-5]}, "each of lr_milestones must be a number of at least 0; got -5"),
         ({"lr_milestones": [float("nan")]}, "each of lr_milestones must be a number of at least 0; got nan"),
-        ({"lr_milestones": [9, 5.5]}, "lr_milestones must rise; got 9, 5.5"),
-        ({"lr_milestones": [5, 5]}, "lr_milestones must rise; got 5, 5"),
+        ({"lr_milestones": [9, 5.5]}, "lr_milestones must increase; got 9, 5.5"),
+        ({"lr_milestones": [5, 5]}, "lr_milestones must increase; got 5, 5"),
         ({"optimizer": "adam", "momentum": 1}, "momentum must be less than 1 with adam"),
         (
             {"lr_schedule": "multistep"},

@@ -22,15 +22,15 @@ from lcrbnn.runs.old_names import (
 
 # The values of the text fields, each with an explanation. Tables elsewhere have the same keys.
 TRAIN_SPLIT_CHOICES = {
-    "train": "without the validation images",
-    "train+valid": "all training images (no validation)",
+    "train": "the training images without the validation images",
+    "train+valid": "all training images, without validation",
 }
 AUGMENTATION_CHOICES = {
-    "standard": "the usual one of the data set",
+    "standard": "the usual augmentation of the data set",
     "none": "unchanged images",
     "crop-flip": "zero padding of 4 pixels, random crop, random horizontal flip",
     "random-resized-crop": "RandomResizedCrop of 8 to 100 % and random flip while files are decoded",
-    "random-resized-crop-on-device": "the same on the device, so that decoded images can be cached",
+    "random-resized-crop-on-device": "the same crops on the device, so that decoded images can be cached",
     "cutout": "crop-flip, then a black square of half the side",
     "randaugment": "crop-flip, then two random operations",
     "augmix": "crop-flip, then a mixture of chains of random operations (AugMix)",
@@ -38,11 +38,11 @@ AUGMENTATION_CHOICES = {
 }
 OPTIMIZER_CHOICES = {"sgd": "SGD with momentum", "adam": "Adam"}
 LR_SCHEDULE_CHOICES = {
-    "cosine": "half a cosine down to 0",
+    "cosine": "half a cosine period down to 0",
     "linear": "linear decay to 0",
     "linear-last-epoch-zero": "linear decay that reaches 0 in the last epoch, as in ReActNet's code",
     "multistep": "multiplied by --lr-gamma at each of --lr-milestones",
-    "constant": "constant",
+    "constant": "constant learning rate",
 }
 INIT_PARAMETER_CHOICES = {
     "all": "all parameters",
@@ -60,7 +60,7 @@ WEIGHT_DECAY_CHOICES = {
     "all": "all parameters, as in IR-Net, RBNN and LCR",
     "non-latent": "all except the latent weights of binary layers, as in Bi-Real Net and ReActNet's second step",
     "reactnet": "convolution weights and learned shifts, as in ReActNet's first step",
-    "conv-linear-weights": "weights of convolution and linear layers: no biases, batch norms or scales",
+    "conv-linear-weights": "only weights of convolution and linear layers, without biases, batch norms and scales",
 }
 BATCH_NORM_CHOICES = {
     "local": "each process normalizes its own part of the batch and running statistics are averaged after the step",
@@ -126,7 +126,9 @@ class TrainSpec:
         0, "data", "N", "number of classes of the data set 'folder' (0 = number of class folders)", low=0
     )
     skip_broken_images: bool = _flag(
-        False, "data", "check all image files first and leave out unreadable ones; they are listed in the record"
+        False,
+        "data",
+        "check all image files before training and skip unreadable files; the record lists the skipped files",
     )
     model: str = _text("resnet8-double", "model", "NAME", "network, one of `lcrbnn models`")
     method: str = _text(
@@ -139,7 +141,7 @@ class TrainSpec:
         "",
         "model",
         "W/A",
-        "bit widths of weights and activations, such as 1/1 or 1/32 (empty = those of the method)",
+        "bit widths of weights and activations, such as 1/1 or 1/32 (empty = the bit widths of the method)",
     )
     method_options: tuple[str, ...] = _list(
         "model", "NAME=VALUE", "options of the binarization method, such as t_min=0.1"
@@ -163,12 +165,12 @@ class TrainSpec:
     lcr_options: tuple[str, ...] = _list(
         "LCR", "NAME=VALUE", "changes to the LCR variant, such as matrix=cross-gram beta=1"
     )
-    lcr_warmup_epochs: float = _real(0.0, "LCR", "N", "epochs of linear warm-up of λ from 0")
+    lcr_warmup_epochs: float = _real(0.0, "LCR", "N", "number of epochs in which λ increases linearly from 0")
     regularizer: str = _text(
         "none", "model", "NAME", "weight regularizer in addition to LCR or instead of it", REGULARIZER_CHOICES
     )
     regularizer_weight: float = _real(
-        1e-4, "model", "W", "weight of the regularizer loss (only defensive-quantization has one)"
+        1e-4, "model", "W", "weight of the regularizer loss; only defensive-quantization has such a loss"
     )
     teacher: str = _text("", "model", "RUN", "finished run used as teacher: its folder, or study:PLAN/VARIANT/seed-N")
     distillation_alpha: float = _real(
@@ -179,16 +181,18 @@ class TrainSpec:
         high=1.0,
     )
     distillation_temperature: float = _real(1.0, "model", "T", "softmax temperature of the distillation loss", low=1e-3)
-    epochs: int = _count(15, "optimizer", "N", "passes over the training images")
+    epochs: int = _count(15, "optimizer", "N", "number of passes over the training images")
     batch_size: int = _count(64, "data", "N", "images per optimizer step, summed over all processes", low=2)
     gradient_accumulation_steps: int = _count(
         1,
         "optimizer",
         "N",
-        "forward and backward passes per optimizer step; each process splits its part of the batch into N parts "
-        "(the batch size does not change)",
+        "number of forward and backward passes per optimizer step; each process splits its part of the batch into N "
+        "parts (the batch size does not change)",
     )
-    batch_norm: str = _choice("local", "distributed", "batch-norm statistics", BATCH_NORM_CHOICES)
+    batch_norm: str = _choice(
+        "local", "distributed", "statistics of batch norms in distributed training", BATCH_NORM_CHOICES
+    )
     drop_last: bool = _flag(False, "data", "drop the last batch of an epoch if it is incomplete")
     optimizer: str = _choice("sgd", "optimizer", "optimizer", OPTIMIZER_CHOICES)
     lr: float = _real(0.05, "optimizer", "LR", "learning rate at the start, or after warm-up")
@@ -207,7 +211,9 @@ class TrainSpec:
         "optimizer", "EPOCH", "epochs at which the multistep schedule reduces the learning rate", numbers=True
     )
     lr_gamma: float = _real(0.1, "optimizer", "F", "factor of the multistep schedule", high=1.0)
-    lr_warmup_epochs: float = _real(0.0, "optimizer", "N", "epochs of linear learning-rate warm-up")
+    lr_warmup_epochs: float = _real(
+        0.0, "optimizer", "N", "number of epochs in which the learning rate increases linearly"
+    )
     label_smoothing: float = _real(0.0, "optimizer", "S", "label smoothing, 0 to 1", high=1.0)
     consistency_weight: float = _real(
         0.0,
@@ -235,7 +241,7 @@ class TrainSpec:
         if self.lr_schedule == "multistep" and not self.lr_milestones:
             raise InputError("lr_schedule 'multistep' needs lr_milestones, the epochs at which the learning rate falls")
         if list(self.lr_milestones) != sorted(set(self.lr_milestones)):
-            raise InputError(f"lr_milestones must rise; got {', '.join(f'{m:g}' for m in self.lr_milestones)}")
+            raise InputError(f"lr_milestones must increase; got {', '.join(f'{m:g}' for m in self.lr_milestones)}")
         if self.lcr_gradient_ratio > 0 and self.lcr_weight > 0:
             raise InputError("give lcr_weight (a fixed λ) or lcr_gradient_ratio (which chooses λ), not both")
         if self.distillation_alpha > 0 and not self.teacher:
