@@ -130,7 +130,7 @@ def export_signs(builder: GraphBuilder, name: str, x: Value) -> Value:
     """Add a node that returns the signs of x as numbers: a binary convolution that multiplies each channel by 1."""
     channels = x.shape[2]
     window = SlidingWindow((1, 1), groups=channels).to_attributes()
-    return builder.add_node(
+    signs = builder.add_node(
         "bconv",
         name,
         x,
@@ -141,6 +141,9 @@ def export_signs(builder: GraphBuilder, name: str, x: Value) -> Value:
         b=np.zeros(channels),
         **window,
     )
+    signs.node.torch_functions.append(lambda sums: sums)
+    signs.node.torch_sign = lambda y: torch.where(y < 0, -1.0, 1.0)
+    return signs
 
 
 def _repeat(threshold: np.ndarray | np.floating, x: Value) -> np.ndarray:

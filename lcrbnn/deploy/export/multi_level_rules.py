@@ -13,10 +13,12 @@ The product of both sums is a sum of binary convolutions, one per pair (i, j). T
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
@@ -137,6 +139,9 @@ class _Products:
     ) -> Value:
         signs = {"threshold": base.x.reorder_features(base.threshold), "pad_sign": self.pad_sign}
         product = self._add_node("bconv", step, base.x, shape, a=a, b=b, **signs, **attributes)
+        factors = (torch.from_numpy(numbers.astype(np.float32)) for numbers in (a, b))
+        product.node.torch_functions.append(partial(_scale_channels, factors=tuple(factors)))
+        product.node.torch_sign = partial(_take_signs, threshold=torch.from_numpy(base.threshold))
         if isinstance(base.scale, Value):
             product = self.builder.add_node("multiply", f"{self.name}.{step}.scaled", [product, base.scale])
         return product
@@ -210,6 +215,17 @@ class _Products:
         return total
 
 
+def _scale_channels(x: Tensor, factors: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a * x + b for a map or a vector, with one a and one b per channel."""
+    a, b = (factor[:, None, None] if x.dim() == 4 else factor for factor in factors)
+    return a * x + b
+
+
+def _take_signs(x: Tensor, threshold: Tensor) -> Tensor:
+    """Return the signs of a map or of a vector, for one threshold per channel."""
+    return torch.where(x < (threshold[:, None, None] if x.dim() == 4 else threshold), -1.0, 1.0)
+
+
 def _is_ternary(weight: BinaryTensor) -> bool:
     return bool((weight.signs == 0).any()) and bool(((weight.signs == 0) | (weight.signs.abs() == 1)).all())
 
@@ -233,7 +249,7 @@ def _split_weight(name: str, weight: BinaryTensor) -> list[WeightBase]:
     return bases
 
 
-def _per_filter(name: str, scale: torch.Tensor | None, num_filters: int) -> np.ndarray:
+def _per_filter(name: str, scale: Tensor | None, num_filters: int) -> np.ndarray:
     """Return one float64 number per filter."""
     if scale is None:
         return np.ones(num_filters)

@@ -40,7 +40,7 @@ class AbcWeight(WeightBinarizer):
     paper's formula divides by 0. Each base passes its gradient straight to w, as in the paper. a has no gradient. It
     belongs to the layer and not to a filter, because the formulas of the paper do. The gradient contains the factor
     a_m, as the chain rule in the paper does. With the usual learning rate of SGD, few signs change at first. Several
-    bases cannot be exported as 1 bit.
+    bases are exported as a sum of binary products.
     """
 
     def __init__(self, weight: Tensor, *, weight_bases: int = 1) -> None:

@@ -21,7 +21,7 @@ class AdabinWeight(WeightBinarizer):
 
     The variance of n weights is their sum of squares over n, as in the released code, not over n - 1. The slope of the
     sign is that of IR-Net, from t_min to t_max. The offset of the weights adds the sum of the inputs of each window,
-    which the format of exported networks does not support.
+    which is exported as one more binary product.
     """
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:

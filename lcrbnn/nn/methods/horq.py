@@ -23,8 +23,8 @@ class HorqActivation(ActivationBinarizer):
 
     `bits` is the order, 2 in the paper. The paper computes a mean for every patch of the image. In this package (and in
     the code of XNOR-Net) the scale has no spatial axes, so it is one number per sample here. The slope is 1 where |x| <
-    1, for the sum and not for each sign: the jumps of the residual do not contribute, and b has no gradient. A scale
-    that depends on the image cannot be exported.
+    1, for the sum and not for each sign: the jumps of the residual do not contribute, and b has no gradient. In an
+    exported network, these scales are computed for each image.
     """
 
     has_real_padding = True

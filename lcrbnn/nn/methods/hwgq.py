@@ -59,8 +59,8 @@ class HwgqActivation(ActivationBinarizer):
 
     The levels suit a Gaussian of standard deviation 1: the released networks have a batch norm without a learned scale
     directly before them. The ResNets of this package have a learned scale, and a skip connection and a ReLU in between.
-    A level is the sum of two signs with their own scales, plus half of the largest level. Two bits cannot be exported
-    as one, but the 1/32 variant can be exported.
+    A level is the sum of two signs with their own scales, plus half of the largest level. The two bits are
+    exported as three binary products, one per threshold.
     """
 
     bits = ACTIVATION_BITS

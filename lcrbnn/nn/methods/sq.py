@@ -147,7 +147,7 @@ class SqTwnWeight(SqWeight):
     """alpha sign(w) where |w| > delta, and 0 elsewhere. delta is 0.7 mean |w - mean| of the layer (released code).
 
     alpha is the mean |w| above delta, per filter. For a filter without such weights alpha has no effect, because its
-    levels are 0 (it is 1 here and 0 in the released code). Three levels cannot be exported as 1 bit.
+    levels are 0 (it is 1 here and 0 in the released code). Three levels are exported as two binary products.
     """
 
     bits = 2
