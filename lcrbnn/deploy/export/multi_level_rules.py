@@ -139,8 +139,8 @@ class _Products:
     ) -> Value:
         signs = {"threshold": base.x.reorder_features(base.threshold), "pad_sign": self.pad_sign}
         product = self._add_node("bconv", step, base.x, shape, a=a, b=b, **signs, **attributes)
-        factors = (torch.from_numpy(numbers.astype(np.float32)) for numbers in (a, b))
-        product.node.torch_functions.append(partial(_scale_channels, factors=tuple(factors)))
+        torch_a, torch_b = (torch.from_numpy(numbers.astype(np.float32)) for numbers in (a, b))
+        product.node.torch_functions.append(partial(_scale_channels, factors=(torch_a, torch_b)))
         product.node.torch_sign = partial(_take_signs, threshold=torch.from_numpy(base.threshold))
         if isinstance(base.scale, Value):
             product = self.builder.add_node("multiply", f"{self.name}.{step}.scaled", [product, base.scale])

@@ -46,8 +46,8 @@ class DorefaActivation(ActivationBinarizer):
     """round((2^bits - 1) clip(x, 0, 1)) / (2^bits - 1) with slope 1 on [0, 1]. One bit gives {0, 1}, not -1 and +1.
 
     A tie rounds up (0.5 becomes 1), consistent with sign(0) = +1. A level is the sum of its bits plus 1/2, where each
-    bit is a sign with its own scale, so there are `bits` binary bases. Activations of up to 4 bits can be exported, with one
-    binary product per level but the lowest.
+    bit is a sign with its own scale, so there are `bits` binary bases. Activations of up to 4 bits can be
+    exported, with one binary product per level but the lowest.
     """
 
     def __init__(self, channels: int, *, bits: int = 1) -> None:
