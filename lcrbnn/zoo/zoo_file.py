@@ -1,4 +1,4 @@
-"""Zoo files: trained networks with one bit per binary weight. Everything else is float16 (docs/zoo.md)."""
+"""Zoo files: one bit per binary weight and base, and float16 for everything else (docs/zoo.md)."""
 
 from __future__ import annotations
 
@@ -30,52 +30,78 @@ SIGN_MAGNITUDE = 0.01
 
 
 class StoredSignWeight(WeightBinarizer):
-    """Returns scale * sign(w) with a fixed scale.
+    """The sum over the bases of scale * sign, plus an offset: all of them are fixed except the first sign.
 
-    The surrogate gradient of the sign is 1 where |w| <= 1 and 0 elsewhere.
+    The first sign is that of the weight, with a surrogate gradient of 1 for |w| <= 1, else 0. `more_signs` has the
+    signs of the other bases, (bases - 1, *weight.shape). It is None for one base.
     """
 
     scale: Tensor | None
+    offset: Tensor | None
+    more_signs: Tensor | None
 
-    def __init__(self, weight: Tensor, scale: Tensor | None) -> None:
-        """Store a copy of the scale, or no scale."""
+    def __init__(self, weight: Tensor, stored: BinaryTensor) -> None:
+        """Copy the scale, the offset and the signs of all bases but the first."""
         super().__init__(weight)
-        self.register_buffer("scale", None if scale is None else scale.detach().clone())
+        self.bits = stored.num_bases
+        buffers = {
+            "scale": stored.scale,
+            "offset": stored.offset,
+            "more_signs": stored.signs[1:] if stored.num_bases > 1 else None,
+        }
+        for name, values in buffers.items():
+            self.register_buffer(name, None if values is None else values.detach().clone())
 
     def forward(self, weight: Tensor) -> BinaryTensor:
-        """Return the signs of the weight, and the scale."""
-        return BinaryTensor(ops.surrogate_sign(weight, ops.closed_clip_slope), self.scale)
+        """Return the signs, with scale and offset."""
+        signs = ops.surrogate_sign(weight, ops.closed_clip_slope)
+        if self.more_signs is None:
+            return BinaryTensor(signs, self.scale, self.offset)
+        return BinaryTensor(torch.cat([signs[None], self.more_signs]), self.scale, self.offset, self.bits)
 
 
 @torch.no_grad()
 def store_signs(net: nn.Module) -> None:
     """Replace the latent weights of each binary layer by their signs times SIGN_MAGNITUDE.
 
-    After that, the layers need no other state of their binarization method. The magnitude determines how far a weight
-    is from a sign flip if training continues.
+    The layers then need no other state of their binarization method. The magnitude is the distance of a weight from a
+    sign flip in further training. If a weight has several bases, its latent weight has the signs of the first one.
     """
-    with eval_mode(net):  # some methods give other weights in evaluation mode
-        weights = {layer: _one_bit_weight(name, layer) for name, layer in iter_binary_layers(net)}
-    for layer, w in weights.items():
-        layer.weight.copy_(w.signs * SIGN_MAGNITUDE)
-        layer.weight_binarizer = StoredSignWeight(layer.weight, w.scale)
-        layer.normalizer = None  # the scale already includes the effect of the normalizer
+    with eval_mode(net):  # some methods binarize differently in evaluation mode
+        weights = {layer: _make_storable_weight(name, layer) for name, layer in iter_binary_layers(net)}
+    for layer, stored in weights.items():
+        layer.weight.copy_((stored.signs if stored.num_bases == 1 else stored.signs[0]) * SIGN_MAGNITUDE)
+        layer.weight_binarizer = StoredSignWeight(layer.weight, stored)
+        layer.normalizer = None  # the scale includes the effect of the normalizer
 
 
-def _one_bit_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
-    """Return the binary weight of a layer. If it needs more than one bit per weight and a scale, raise InputError."""
-    w = layer.binarize_weight()
-    reason = w.non_binary_reason or ("its weights are real" if layer.method.has_real_weights else "")
-    reason = reason or (
-        f"{w.num_bases} bases" if w.num_bases > 1 else "" if w.offset is None else "its two levels are not opposite"
-    )
-    if reason:
-        raise InputError(f"the weights of layer {name!r} cannot be stored with one bit: {reason}")
-    return w
+def _make_storable_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
+    """Return the binary weight of a layer as signs. Three levels become two bases.
+
+    Raise InputError for other levels.
+    """
+    weight = layer.binarize_weight()
+    if layer.method.has_real_weights:
+        raise InputError(f"the weights of layer {name!r} cannot be stored with one bit per base: its weights are real")
+    if layer.weight_binarizer.bits == 2 and weight.num_bases == 1:  # levels -1, 0 and +1
+        weight = _split_ternary_weight(weight)
+    if weight.non_binary_reason or not bool((weight.signs.abs() == 1).all()):
+        reason = weight.non_binary_reason or "its levels are not signs"
+        raise InputError(f"the weights of layer {name!r} cannot be stored with one bit per base: {reason}")
+    return weight
+
+
+def _split_ternary_weight(weight: BinaryTensor) -> BinaryTensor:
+    """Return levels -1, 0 and +1 as half of the sum of two signs, which differ where the level is 0."""
+    levels, scale = weight.signs, weight.scale
+    signs = torch.stack([torch.where(levels >= 0, 1.0, -1.0), torch.where(levels > 0, 1.0, -1.0)])
+    half_scale = levels.new_full((1,) * (levels.dim() - 1), 0.5) if scale is None else scale / 2
+    return BinaryTensor(signs, torch.stack([half_scale, half_scale]), weight.offset, num_bases=2)
 
 
 MODULE_PREFIX = "model"
-FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smallest normal float16 number; smaller numbers have fewer digits
+MORE_SIGNS = "weight_binarizer.more_signs"
+FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smaller numbers have fewer digits
 
 
 class ZooNetwork(NamedTuple):
@@ -89,7 +115,9 @@ class ZooNetwork(NamedTuple):
 def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256: str) -> None:
     """Write a network to a zoo file. This replaces the latent weights of the network by their signs."""
     store_signs(net)
-    sign_names = {f"{MODULE_PREFIX}/{name}.weight" for name, _ in iter_binary_layers(net)}
+    sign_names = {
+        f"{MODULE_PREFIX}/{name}.{tensor}" for name, _ in iter_binary_layers(net) for tensor in ("weight", MORE_SIGNS)
+    }
     bits: list[np.ndarray] = []
     halves: list[np.ndarray] = []
     shapes: dict[str, dict[str, list[int]]] = {"bits": {}, "halves": {}}
@@ -174,7 +202,8 @@ def _unpack_weights(bits: np.ndarray, shapes: dict[str, list[int]]) -> dict[str,
     weights = {}
     for (name, shape), packed in zip(shapes.items(), parts, strict=True):
         signs = unpack_signs(packed.reshape(shape[0], -1), math.prod(shape[1:])).reshape(shape)
-        weights[f"{MODULE_PREFIX}/{name}"] = signs * np.float32(SIGN_MAGNITUDE)
+        magnitude = 1.0 if name.endswith(MORE_SIGNS) else SIGN_MAGNITUDE
+        weights[f"{MODULE_PREFIX}/{name}"] = signs * np.float32(magnitude)
     return weights
 
 

@@ -40,17 +40,53 @@ def write_trained_network(spec: TrainSpec, path: Path) -> dict[str, torch.Tensor
     return unchanged | stored
 
 
-NON_BINARY_METHODS = {"sq-twn": "three levels", "adabin": "not opposite"}
+# Weights with several signs or unequal levels.
+MULTI_LEVEL_SPECS = {
+    "sq-twn": TrainSpec(method="sq-twn"),
+    "adabin": TrainSpec(method="adabin"),
+    "abc-net": TrainSpec(method="abc-net", method_options=("weight_bases=3", "activation_bases=2")),
+}
 
 
-@pytest.mark.parametrize(("method", "reason"), NON_BINARY_METHODS.items())
-def test_weights_of_more_than_one_bit_are_rejected(method: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"of layer 'layer1\.0\.conv1' cannot be stored with one bit: .*" + reason):
-        write_trained_network(TrainSpec(method=method), tmp_path / "a.safetensors")
+def read_weight_values(net: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the weight of each binary layer as real numbers: the sum over bases of scale * signs, plus the offset."""
+    weights = []
+    for _, layer in iter_binary_layers(net):
+        values = torch.zeros_like(layer.weight)
+        for base in layer.binarize_weight().split_bases():
+            for factor, signs in ((base.scale, base.signs), (base.offset, torch.ones_like(base.signs))):
+                if factor is not None:
+                    values = values + factor.detach().reshape(-1, *[1] * (signs.dim() - 1)) * signs.detach()
+        weights.append(values)
+    return weights
+
+
+@pytest.mark.parametrize("name", MULTI_LEVEL_SPECS)
+def test_weights_with_several_levels_are_stored_with_one_bit_per_base(name: str, tmp_path: Path) -> None:
+    spec = MULTI_LEVEL_SPECS[name]
+    net = build_network(spec)
+    randomize_parameters(net, torch.from_numpy(load_digits()[0].images[:32]))
+    net.eval()
+    expected = read_weight_values(net)
+    write_zoo_file(tmp_path / "a.safetensors", spec, net, "0" * 64)
+    stored = read_weight_values(read_zoo_file(tmp_path / "a.safetensors").model)
+    for values, expected_values in zip(stored, expected, strict=True):
+        tolerance = 3 * FLOAT16_ROUNDING * float(expected_values.abs().max())
+        torch.testing.assert_close(values, expected_values, rtol=0, atol=tolerance)
+    num_weights = sum(values.numel() for values in expected)
+    num_planes = {"sq-twn": 2, "adabin": 1, "abc-net": 3}[name]
+    arrays, _ = read_checkpoint(tmp_path / "a.safetensors")
+    assert len(arrays["bits"]) == num_planes * num_weights // 8
+
+
+def test_real_weights_are_rejected(tmp_path: Path) -> None:
+    spec = TrainSpec(method="reactnet", bits="32/1")
+    with pytest.raises(InputError, match=r"of layer 'layer1\.0\.conv1' cannot be stored .* its weights are real"):
+        write_trained_network(spec, tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", [name for name in (*METHODS, "real") if name not in NON_BINARY_METHODS])
+@pytest.mark.parametrize("method", [name for name in (*METHODS, "real") if name not in MULTI_LEVEL_SPECS])
 def test_a_file_contains_the_signs_and_scales_of_any_method(method: str, tmp_path: Path) -> None:
     spec = TrainSpec(method=method)
     expected = write_trained_network(spec, tmp_path / "a.safetensors")

@@ -13,6 +13,7 @@ from torch import Tensor
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, TorchFunction, Value, raise_export_error
+from lcrbnn.deploy.export.multi_level_rules import export_sum_of_products, has_several_levels
 from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
@@ -47,6 +48,8 @@ def _export_binary_layer(
             "format does not support",
         )
     binary_weight = layer.binarize_weight()
+    if has_several_levels(layer, binary_weight):
+        return export_sum_of_products(builder, name, layer, x, window, shape)
     _check_weight_levels(name, layer, binary_weight)
     signs = to_array(binary_weight.signs)
     rows = x.reorder_features(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)

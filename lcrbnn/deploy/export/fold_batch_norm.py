@@ -16,8 +16,8 @@ def fold_affine_nodes(nodes: Sequence[NodeBuilder]) -> list[NodeBuilder]:
     consumers = find_consumers(nodes)
     remaining = []
     for node in nodes:
-        layer = node.inputs[0]
-        if node.op != "affine" or layer.op not in FOLDING_OPS or len(consumers[layer]) != 1:
+        layer = node.inputs[0] if node.op == "affine" else None
+        if layer is None or layer.op not in FOLDING_OPS or len(consumers[layer]) != 1:
             remaining.append(node)
             continue
         _fold_into_layer(layer, node.attributes["a"], node.attributes["b"])

@@ -125,7 +125,7 @@ class GraphBuilder:
     ) -> Value:
         """Add a node and return its value; the default shape is that of the first input."""
         values = [self.resolve(v, name) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
-        first = values[0]
+        first = values[0] if values else self.input_value  # a constant has no inputs
         node = NodeBuilder(
             op,
             name,

@@ -39,7 +39,7 @@ class AbcWeight(WeightBinarizer):
     The option `weight_bases` is M. The default M = N = 1 is the "1/1" of the published tables. For one base u is 0,
     where the formula of the paper divides by 0. As in the paper, each base passes its gradient straight to w, times a_m
     (chain rule). a has no gradient and is shared by the whole layer. With the usual learning rate of SGD, few signs
-    change at first. Several bases cannot be exported as 1 bit.
+    change at first. Several bases are exported as a sum of binary products.
     """
 
     def __init__(self, weight: Tensor, *, weight_bases: int = 1) -> None:

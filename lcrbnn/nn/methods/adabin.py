@@ -22,7 +22,7 @@ class AdabinWeight(WeightBinarizer):
     Here b is the mean and a the standard deviation of the filter, both with gradient. The variance of n weights is
     their sum of squares divided by n, as in the released code, and not by n - 1. The slope of the sign is that of
     IR-Net, from t_min to t_max. Because of the offset b, the output also contains b times the sum of the inputs of each
-    window. The file format of exported networks does not support this.
+    window. This is exported as one more binary product.
     """
 
     def __init__(self, weight: Tensor, *, t_min: float = 1e-3, t_max: float = 1e1) -> None:

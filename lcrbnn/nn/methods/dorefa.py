@@ -47,7 +47,7 @@ class DorefaActivation(ActivationBinarizer):
 
     One bit gives the levels 0 and 1, not -1 and +1. A tie rounds up (0.5 becomes 1), which is consistent with sign(0) =
     +1. A level is 1/2 plus the sum of its bits. Each bit is a sign with its own scale, so there are `bits` binary
-    bases.
+    bases. Activations of up to 4 bits can be exported, with one binary product per level but the lowest.
     """
 
     def __init__(self, channels: int, *, bits: int = 1) -> None:

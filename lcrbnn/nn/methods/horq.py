@@ -23,8 +23,8 @@ class HorqActivation(ActivationBinarizer):
 
     The option `bits` is the number of terms (the order), 2 in the paper. The paper computes a mean for every patch of
     the image. Here, as in the code of XNOR-Net, the scale has no spatial axes. So it is one number per sample. The
-    slope of the whole sum is 1 where |x| < 1: the jumps of the residual do not contribute, and b has no gradient. A
-    scale that depends on the image cannot be exported.
+    slope of the whole sum is 1 where |x| < 1: the jumps of the residual do not contribute, and b has no gradient. An
+    exported network computes these scales for each image.
     """
 
     has_real_padding = True

@@ -61,7 +61,7 @@ class HwgqActivation(ActivationBinarizer):
     The levels are optimal for a Gaussian with standard deviation 1. In the released networks, a batch norm without a
     learned scale comes directly before them. In the ResNets of this package, the batch norm has a learned scale, and a
     skip connection and a ReLU follow it. A level is the sum of two signs with their own scales, plus half of the
-    largest level. Two bits cannot be exported as one, but the 1/32 variant can be exported.
+    largest level. The two bits are exported as three binary products.
     """
 
     bits = ACTIVATION_BITS

@@ -59,8 +59,8 @@ class IenetActivation(ActivationBinarizer):
     b and c start at 0, and g starts at 0.0005. The slope has k = 1 and t >= 1. In training, both shifted inputs are
     divided by the standard deviation of their sample. This changes the width of the slope but no sign. The released
     code has one g per output channel, drawn from U(0, 0.001). Here g is one number per layer, because the factor of an
-    activation cannot depend on the output channel. The number of bit operations doubles. Two signs per activation
-    cannot be exported as one.
+    activation cannot depend on the output channel. The number of bit operations doubles: a layer is
+    exported as two binary products.
     """
 
     bits = 2

@@ -154,7 +154,7 @@ class SqTwnWeight(SqWeight):
 
     As in the released code, delta = 0.7 mean |w - mean| of the layer. alpha is the mean of all |w| above delta, per
     filter. A filter may have no such weights. Then its levels are 0 and alpha has no effect (it is 1 here and 0 in the
-    released code). Three levels cannot be exported as 1 bit.
+    released code). Three levels are exported as two binary products.
     """
 
     bits = 2

@@ -36,10 +36,23 @@ from lcrbnn.nn.models.model_registry import create_model
 from lcrbnn.nn.models.network import Network
 from lcrbnn.nn.models.resnet import ResNetConfig, build_resnet
 
-# All exportable methods, with activations of 1 bit and with real activations.
+# Methods with more than two opposite levels, which are exported as sums of several binary products.
+MULTI_LEVEL_METHODS: list[Method] = [
+    *(get_method("adabin", bits) for bits in ("1/1", "1/32")),
+    get_method("abc-net", weight_bases=3, activation_bases=2),
+    get_method("abc-net", "1/32", weight_bases=2),
+    get_method("ie-net"),
+    *(get_method("horq", bits) for bits in ("1/1", "1/2", "1/3")),
+    *(get_method("dorefa", bits) for bits in ("1/2", "1/3")),
+    get_method("hwgq"),
+    get_method("sq-twn"),
+    get_method("irnet/adabin"),
+]
+# All methods that are exported as one binary product per layer, with activations of 1 bit and with real activations.
 EXPORTABLE_METHODS: list[Method] = [
     chosen
     for name, row in METHODS.items()
+    if name not in ("adabin", "ie-net", "horq", "sq-twn")
     for chosen in (get_method(name, f"1/{b}") for b in row.supported_activation_bits if b in (1, 32))
     if not explain_unexportable_method(chosen)
 ]

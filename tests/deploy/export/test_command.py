@@ -60,9 +60,9 @@ def test_user_errors_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "model.bnn"
     assert f"a model cannot be written to {out}" in run_export(f"{run}/seed-0", "-o", str(out))
-    words = ["--method", "dorefa", "--bits", "1/2", *QUICK_OPTIONS]
+    words = ["--method", "rbnn", "--bits", "1/32", *QUICK_OPTIONS]
     assert main(["train", "digits", "--run-folder", str(tmp_path / "two"), *words]) == 0
     capsys.readouterr()
     error = run_export(str(tmp_path / "two"), "-o", str(tmp_path / "two.bnn"))
-    assert "layer 'layer1.0.conv1' cannot be exported: dorefa has activations of 2 bits" in error
+    assert "layer 'layer1.0.conv1' cannot be exported: rbnn standardises real activations" in error
     assert not (tmp_path / "two.bnn").exists()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn import BinaryConv2d, BinaryLinear, InputError
 from lcrbnn.deploy.engine.reference import run_reference
+from lcrbnn.deploy.export.activation_levels import ACTIVATION_LEVELS
 from lcrbnn.deploy.export.export_model import ModelInput, explain_unexportable_method, export_model
 from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes
 from lcrbnn.deploy.export.graph_builder import GraphBuilder
@@ -198,13 +199,7 @@ REJECTED_LAYERS = [
     (lambda: [nn.GELU()], "layer '0' cannot be exported: GELU has no export rule; there are rules for Network, Seq"),
     (lambda: [CustomPool(2)], "layer '0.lp_pool2d' cannot be exported: the function 'lp_pool2d' has no export rule"),
     (lambda: [nn.Sequential(nn.ReLU(), nn.Tanh())], "layer '0.1' cannot be exported: Tanh has no export rule"),
-    (lambda: [binary_conv(lcrbnn.get_method("dorefa", "1/2"))], "'0' cannot be exported: dorefa has activations of 2"),
-    (lambda: [binary_conv(lcrbnn.get_method("abc-net", weight_bases=3))], "cannot be exported: abc-net has 3 binary"),
-    (lambda: [binary_conv(lcrbnn.get_method("abc-net", activation_bases=2))], "abc-net has activations of 2 bits"),
-    (lambda: [binary_conv("adabin")], "'0' cannot be exported: adabin has two levels that are not symmetric around 0"),
-    (lambda: [binary_conv("sq-twn")], "'0' cannot be exported: sq-twn: its weights have three levels"),
-    (lambda: [binary_conv(lcrbnn.get_method("horq", "1/1"))], "horq scales activations by one number per image"),
-    (lambda: [binary_conv(lcrbnn.get_method("irnet/adabin"))], "irnet/adabin has activation levels around"),
+    (lambda: [binary_conv(lcrbnn.get_method("dorefa", "1/5"))], "its activations have 5 bits, which would need 31"),
     (lambda: [binary_conv("dsq", padding=1, padding_value=1)], "a padding_value of 1 is not one of the learned"),
     (lambda: [binary_conv("dorefa", padding=1, padding_value=-1)], "a padding_value of -1 is the sign -3 for dorefa"),
     (lambda: [binary_conv(lcrbnn.get_method("irnet", "1/32"), padding=1, padding_value=1)], "its real input is padded"),
@@ -270,14 +265,11 @@ def test_every_method_is_exported_or_rejected_with_a_reason() -> None:
         for bits in row.supported_activation_bits
     }
     rejected = {pair for pair, reason in reasons.items() if reason}
-    few_bits = {(n, b) for n, b in reasons if 1 < b < 32} | {("ie-net", 1), ("horq", 1)}
-    assert rejected == few_bits | {("adabin", 1), ("adabin", 32), ("sq-twn", 32), ("rbnn", 32)}
-    assert all(reason.startswith(name) for (name, _), reason in reasons.items() if reason)
+    assert rejected == {("dorefa", bits) for bits in (5, 6, 7, 8)} | {("rbnn", 32)}
+    assert all(f"{bits} bits" in reasons["dorefa", bits] for bits in (5, 6, 7, 8))
 
 
-def test_methods_without_sign_rule_are_rejected() -> None:
+def test_methods_without_sign_rule_have_a_rule_for_levels() -> None:
     for name, row in METHODS.items():
-        unknown = type(row.activation_class(4)) not in SIGN_RULES
-        assert not unknown or all(
-            explain_unexportable_method(row.configure(f"1/{b}")) for b in row.supported_activation_bits if b < 32
-        ), name
+        binarizer_class = type(row.activation_class(4))
+        assert binarizer_class in SIGN_RULES or binarizer_class in ACTIVATION_LEVELS, name
