@@ -15,12 +15,13 @@ from lcrbnn.nn.methods.binarizer import ActivationBinarizer
 from tests.lcr.foreign_networks import FOREIGN_NETWORKS, IMAGES, LABELS, make_foreign_network
 
 LCR_WEIGHT = 20.0
+NUM_ITERATIONS = 2000  # the power iteration then converges to the exact eigenvalues
 
 
 def make_network_and_retention(name: str, **settings: Any) -> tuple[nn.Module, Retention]:
     """Return a foreign network with a Retention whose power iteration converges."""
     model = make_foreign_network(name)
-    settings = {"power_iterations": 300, "lcr_weight": LCR_WEIGHT, **settings}
+    settings = {"power_iterations": NUM_ITERATIONS, "lcr_weight": LCR_WEIGHT, **settings}
     return model, Retention(model, blocks=FOREIGN_NETWORKS[name].blocks, **settings)
 
 
