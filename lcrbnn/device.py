@@ -34,6 +34,14 @@ def is_eager() -> bool:
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
+def is_in_backward() -> bool:
+    """Return whether a backward pass runs this code, as it does when activation checkpointing computes a block again.
+
+    This is always False in a compiled step, which cannot know it.
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 def find_device(name: str) -> torch.device:
     """Return the device with this name: "auto" (a GPU if there is one), "cpu" or "cuda"."""
     if name not in ("auto", "cpu", "cuda"):

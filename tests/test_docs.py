@@ -52,6 +52,7 @@ def test_the_readme_example_brings_the_ratios_closer_to_one(capsys: pytest.Captu
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in names["model"].modules())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile uses deprecated parts of torch
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if read_code_blocks(p, "python")], ids=lambda p: p.name)
 def test_python_code_blocks_run(path: Path) -> None:
     names: dict = {}

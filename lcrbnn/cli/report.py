@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lcrbnn.cli.model_arguments import reject_zoo_models
-from lcrbnn.cli.run_options import add_data_folder_option
+from lcrbnn.cli.run_options import add_data_folder_option, add_frost_photos_option
 from lcrbnn.errors import lookup
 
 EXAMPLES = (
@@ -45,12 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="image shown under each corruption (default: a generated image)",
     )
-    parser.add_argument(
-        "--frost-photos",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the five frost photos (default: frost in the data folder)",
-    )
+    add_frost_photos_option(parser)
     add_data_folder_option(parser)
 
 

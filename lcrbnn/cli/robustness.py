@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lcrbnn.cli.model_arguments import ZOO_HELP, list_run_folders, load_evaluated_model
-from lcrbnn.cli.run_options import add_data_folder_option, add_device_option
+from lcrbnn.cli.run_options import add_data_folder_option, add_device_option, add_frost_photos_option
 from lcrbnn.errors import InputError
 from lcrbnn.zoo.zoo_index import parse_zoo_name
 
@@ -47,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the published CIFAR-10-C, Tiny-ImageNet-C or ImageNet-C (default: corrupt the test images with "
         "this package)",
     )
-    parser.add_argument(
-        "--frost-photos",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the five frost photos (default: frost in the data folder)",
-    )
+    add_frost_photos_option(parser)
     parser.add_argument(
         "--records",
         type=Path,

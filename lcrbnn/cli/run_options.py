@@ -38,6 +38,16 @@ def add_data_folder_option(container: ArgumentContainer) -> None:
     )
 
 
+def add_frost_photos_option(container: ArgumentContainer) -> None:
+    """Add --frost-photos."""
+    container.add_argument(
+        "--frost-photos",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the five frost photos (default: frost in the data folder)",
+    )
+
+
 def add_worker_options(container: ArgumentContainer) -> None:
     """Add the options of the processes that read image files."""
     container.add_argument(

@@ -109,9 +109,7 @@ def _read_recorded_figures(
     return record["figures"]
 
 
-def render_group_comparison(
-    figures: GroupFigures, figure_titles: Mapping[str, str], *, format_spec: str = ".4g"
-) -> str:
+def render_group_comparison(figures: GroupFigures, figure_titles: Mapping[str, str]) -> str:
     """Return a table with one row per figure: mean and std of each group, and paired differences to the first group.
 
     `figure_titles` maps the names of figures to row titles. A figure is left out if no run has it.
@@ -134,27 +132,25 @@ def render_group_comparison(
         }
         if not any(values_by_group.values()):
             continue
-        cells = [_format_mean(list(runs.values()), format_spec) for runs in values_by_group.values()]
-        cells += [
-            _format_difference(values_by_group[groups[0]], values_by_group[group], format_spec) for group in groups[1:]
-        ]
+        cells = [_format_mean(list(runs.values())) for runs in values_by_group.values()]
+        cells += [_format_difference(values_by_group[groups[0]], values_by_group[group]) for group in groups[1:]]
         lines.append(format_line(title, cells))
     counts = ", ".join(f"{group} {len(runs)}" for group, runs in figures.items())
     return "\n".join([*lines, f"mean (standard deviation), runs: {counts}; differences seed by seed, 95 % interval"])
 
 
-def _format_mean(values: Sequence[float], format_spec: str) -> str:
+def _format_mean(values: Sequence[float]) -> str:
     if not values:
         return NO_VALUE
     deviation = f" ({statistics.stdev(values):.2g})" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):{format_spec}}{deviation}"
+    return f"{statistics.fmean(values):.4g}{deviation}"
 
 
-def _format_difference(a: Mapping[int, float], b: Mapping[int, float], format_spec: str) -> str:
+def _format_difference(a: Mapping[int, float], b: Mapping[int, float]) -> str:
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) < 2:
         return NO_VALUE
     difference = compare_paired([a[s] for s in seeds], [b[s] for s in seeds])
     significance_mark = " *" if difference.is_significant else "  "
-    mean, low, high = (f"{value:+{format_spec}}" for value in (difference.mean, difference.low, difference.high))
+    mean, low, high = (f"{value:+.4g}" for value in (difference.mean, difference.low, difference.high))
     return f"{mean} [{low}, {high}]{significance_mark}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.device import is_eager
+from lcrbnn.device import is_eager, is_in_backward
 from lcrbnn.errors import InputError, check_known_names
 from lcrbnn.lcr.second_pass import RngStates, save_rng_states
 from lcrbnn.nn import functional as ops
@@ -69,6 +69,7 @@ class CapturedMaps:
 
     inputs: tuple[Any, ...] = ()  # the positional arguments of the model
     keyword_inputs: dict[str, Any] = field(default_factory=dict)
+    is_training_pass: bool = False  # whether the model was in training mode
     real: dict[ModulePort, Tensor] = field(default_factory=dict)
     binary: dict[ModulePort, BinaryTensor] = field(default_factory=dict)
     versions: dict[ModulePort, int] = field(default_factory=dict)  # version counters of the real maps when saved
@@ -147,7 +148,9 @@ class FeatureMapCapture:
     """Hooks on a model that keep the feature maps of its latest forward pass at the given ports.
 
     The hooks only record the modules that they were registered on: a forward pass of a copy of the model is ignored.
-    So is a forward pass with latent weights that another capture started.
+    So is a forward pass with latent weights that another capture started, and a block that activation checkpointing
+    computes again during the backward pass. A pass in evaluation mode (validation) does not replace the maps of a
+    training pass that are still needed: `take_maps` returns those of the mode that the model has then.
     """
 
     def __init__(
@@ -166,7 +169,9 @@ class FeatureMapCapture:
         """
         check_modules_exist(model, ports)
         modules = dict(model.named_modules())
-        self.maps = CapturedMaps()
+        self._model = model
+        self.maps = CapturedMaps()  # of the latest pass
+        self._unused_training_maps: CapturedMaps | None = None  # of a training pass, if a validation pass followed it
         self._layers = [layer for _, layer in iter_binary_layers(model)]
         self.expects_latent_pass = False  # the owner of this capture runs a pass with latent weights
         self._is_recording = True
@@ -191,8 +196,13 @@ class FeatureMapCapture:
             layer.capture_marks += self._layer_mark
 
     def take_maps(self) -> CapturedMaps:
-        """Return the maps of the latest pass and drop them here."""
+        """Return the maps of the latest pass and drop them here.
+
+        In training mode, return those of the latest training pass, also if a validation pass followed it.
+        """
         maps, self.maps = self.maps, CapturedMaps()
+        if self._model.training and self._unused_training_maps is not None:
+            maps, self._unused_training_maps = self._unused_training_maps, None
         return maps
 
     def close(self) -> None:
@@ -202,29 +212,36 @@ class FeatureMapCapture:
         for layer in self._layers if self._hooks else []:
             layer.capture_marks = layer.capture_marks.replace(self._layer_mark, "", 1)
         self._hooks.clear()
-        self.maps = CapturedMaps()
+        self.maps, self._unused_training_maps = CapturedMaps(), None
+
+    def _can_record(self) -> bool:
+        return self._is_recording and not is_in_backward()
 
     def _make_start_hook(self, hooked_model: nn.Module) -> Any:
         def start_recording(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if module is hooked_model:
+            if module is hooked_model and not is_in_backward():
                 layer = self._first_binary_layer
                 uses_latent_weights = layer is not None and layer.uses_latent_weight
                 self._is_recording = self.expects_latent_pass or not uses_latent_weights
-                if self._is_recording:
-                    self.maps = CapturedMaps(args, kwargs)
+                if self._can_record():
+                    if module.training:
+                        self._unused_training_maps = None
+                    elif self.maps.is_training_pass:
+                        self._unused_training_maps = self.maps
+                    self.maps = CapturedMaps(args, kwargs, module.training)
 
         return _Hook(start_recording)
 
     def _make_rng_hook(self, hooked_model: nn.Module) -> Any:
         def save_states(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if module is hooked_model and self._is_recording and not self.expects_latent_pass and is_eager():
+            if module is hooked_model and self._can_record() and not self.expects_latent_pass and is_eager():
                 self.maps.rng_states = save_rng_states(module)
 
         return _Hook(save_states)
 
     def _make_input_hook(self, hooked_module: nn.Module, port: ModulePort) -> Any:
         def save_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if module is hooked_module and self._is_recording:
+            if module is hooked_module and self._can_record():
                 arguments = (*args, *kwargs.values())
                 first_argument = arguments[0] if arguments else None
                 self.maps.add(port, next((x for x in arguments if isinstance(x, Tensor)), first_argument))
@@ -233,14 +250,14 @@ class FeatureMapCapture:
 
     def _make_output_hook(self, hooked_module: nn.Module, port: ModulePort) -> Any:
         def save_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if module is hooked_module and self._is_recording:
+            if module is hooked_module and self._can_record():
                 self.maps.add(port, output)
 
         return _Hook(save_output)
 
     def _make_binarizer_hook(self, hooked_binarizer: nn.Module) -> Any:
         def save_binary_map(module: nn.Module, args: tuple[Tensor, ...], output: BinaryTensor) -> None:
-            if module is hooked_binarizer and self._is_recording:
+            if module is hooked_binarizer and self._can_record():
                 for port, x in self.maps.real.items():
                     # If a shortcut binarizes the same map, the main path counts: its convolution is called first.
                     if x is args[0] and port not in self.maps.binary:

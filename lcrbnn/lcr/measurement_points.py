@@ -80,3 +80,22 @@ def check_module_names(names: Any, argument: str, model: nn.Module) -> list[str]
                 f"{argument} must be a list of module names; it {'is' if is_module else 'holds'} a module{hint}"
             )
     return check_name_list(names, argument)
+
+
+# The attribute of a wrapper that holds the network, by the class name of the wrapper.
+_WRAPPED_NETWORKS = {
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "module",
+}
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the network inside the wrappers of torch.compile, DistributedDataParallel and FullyShardedDataParallel."""
+    if isinstance(model, nn.DataParallel):
+        raise InputError(
+            "Retention does not support DataParallel, whose replicas share one set of hooks; "
+            "use DistributedDataParallel"
+        )
+    attribute = _WRAPPED_NETWORKS.get(type(model).__name__)
+    return model if attribute is None else unwrap_model(getattr(model, attribute))

@@ -25,7 +25,7 @@ from lcrbnn.lcr.capture import (
 )
 from lcrbnn.lcr.input_checks import check_map_shapes, check_span_order, describe_one_signed_maps, find_one_signed_maps
 from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
-from lcrbnn.lcr.measurement_points import check_module_names, find_spans
+from lcrbnn.lcr.measurement_points import check_module_names, find_spans, unwrap_model
 from lcrbnn.lcr.retention_loss import (
     COEFFICIENTS,
     describe_overflow,
@@ -99,7 +99,7 @@ class Retention(nn.Module):
         self.check_overflow = check_overflow
         if not isinstance(model, nn.Module):
             raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
-        model = _unwrap(model)
+        model = unwrap_model(model)
         self.variant = _build_variant(variant, lcr_weight, changes)
         self.variant.reject_retired_choices()
         self.spans = find_spans(model, self.variant, blocks, layers)
@@ -127,7 +127,7 @@ class Retention(nn.Module):
         if self.variant.weight > 0:
             # The teacher comes first: if its checks raise an error, the model has no hooks yet.
             if teacher is not None:
-                self._teacher = self._hook_teacher(_unwrap(teacher), teacher_blocks)
+                self._teacher = self._hook_teacher(unwrap_model(teacher), teacher_blocks)
             self._capture = self._hook_model()
 
     @property
@@ -186,6 +186,11 @@ class Retention(nn.Module):
         total = self._compute_lcr_loss(lcr_weight)
         if self.variant.quantization_error_weight > 0:
             layers = [layer for _, layer in iter_binary_layers(self._model[0])]
+            if any(hasattr(layer.weight, "full_tensor") for layer in layers):
+                raise InputError(
+                    "quantization_error_weight needs whole weights, but fully_shard leaves a part of each weight to "
+                    "this process; use DistributedDataParallel or set quantization_error_weight to 0"
+                )
             weights = [layer.weight_binarizer.pre_sign_weight(layer.weight) for layer in layers]
             total = total + self.variant.quantization_error_weight * quantization_error(weights)
         return total
@@ -198,7 +203,7 @@ class Retention(nn.Module):
         maps = self._capture.take_maps()
         maps.check_complete(_unique_ports(self.spans), self._no_maps_message)
         binary = self._collect_binary_pairs(maps)
-        self._check_gradient_reaches_maps(binary)
+        self._check_gradient_reaches_maps(maps, binary)
         reference = self._collect_reference_pairs(maps)
         if is_eager() and not self._has_checked_maps:
             self._check_first_maps(maps, binary, reference)
@@ -244,19 +249,24 @@ class Retention(nn.Module):
         if one_signed_ports:
             warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)  # where loss() is called
 
-    def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
+    def _check_gradient_reaches_maps(self, maps: CapturedMaps, binary: Sequence[Pair]) -> None:
         """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
         model = self._model[0]
         if not (torch.is_grad_enabled() and model.training):
             return
-        for (front, back), (_, back_map) in zip(self.spans, binary, strict=True):
+        for (front, back), (front_map, back_map) in zip(self.spans, binary, strict=True):
             is_trained = any(p.requires_grad for p in model.get_submodule(front.module).parameters())
+            is_front_lost = maps.real[front].requires_grad and not front_map.requires_grad
             if is_trained and not back_map.requires_grad:
-                raise InputError(
-                    f"the feature map at {back.module!r} has no gradient, although {front.module!r} is trained: the "
-                    "latest forward pass ran under no_grad, or in a checkpoint with use_reentrant=True (False keeps "
-                    "the gradient)"
-                )
+                self._raise_no_gradient(back, f"{front.module!r} is trained")
+            if is_front_lost and self.variant.matrix != "gram":  # this matrix reads only the map behind a block
+                self._raise_no_gradient(front, "modules before it are trained")
+
+    def _raise_no_gradient(self, port: ModulePort, reason: str) -> NoReturn:
+        raise InputError(
+            f"the feature map at {port.module!r} has no gradient, although {reason}: the latest forward pass ran under "
+            "no_grad, or in a checkpoint with use_reentrant=True (False keeps the gradient)"
+        )
 
     def close(self) -> None:
         """Remove all hooks from the model and the teacher."""
@@ -338,7 +348,7 @@ class Retention(nn.Module):
             raise InputError("quantization_error_weight needs binary layers of this package, but the network has none")
         if reference == "teacher" and not isinstance(teacher, nn.Module):
             raise InputError("reference 'teacher' needs the argument teacher, a full-precision network")
-        if teacher is not None and _unwrap(teacher) is model:
+        if teacher is not None and unwrap_model(teacher) is model:
             raise InputError("the teacher must be another network than the model; got the model itself")
         if reference != "teacher" and teacher is not None:
             raise InputError(f"the argument teacher needs reference='teacher'; the reference is {reference!r}")
@@ -380,16 +390,3 @@ def _is_fully_copied(module: nn.Module) -> bool:
 
 def _unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
     return list(dict.fromkeys(port for span in spans for port in span))
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the network inside the wrappers of torch.compile and DistributedDataParallel."""
-    if isinstance(model, nn.DataParallel):
-        raise InputError(
-            "Retention does not support DataParallel, whose replicas share one set of hooks; "
-            "use DistributedDataParallel"
-        )
-    for kind, inner in (("OptimizedModule", "_orig_mod"), ("DistributedDataParallel", "module")):
-        if type(model).__name__ == kind:
-            return _unwrap(getattr(model, inner))
-    return model

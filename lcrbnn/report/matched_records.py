@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -156,18 +155,11 @@ def _drop_missing(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: _to_finite(v) for name, v in values.items() if v is not None}
 
 
-@dataclass(frozen=True)
-class RecordKind:
-    """A kind of record that belongs to a checkpoint: how it is parsed and which command creates it."""
-
-    parse: Callable[[dict[str, Any], dict[str, Any]], Any]
-    command: str
-
-
-RECORD_KINDS = {
-    "robustness": RecordKind(_parse_robustness, "lcrbnn robustness"),
-    "attack": RecordKind(_parse_attacks, "lcrbnn attack"),
-    "analyze": RecordKind(_parse_analysis, "lcrbnn analyze"),
+# The parser of each kind of record about one checkpoint. The kind is the name of the command that writes the record.
+RECORD_PARSERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "robustness": _parse_robustness,
+    "attack": _parse_attacks,
+    "analyze": _parse_analysis,
 }
 LAYERS = "layers"  # a record of several networks, by name, or a part of a run's own record
 COST = "cost"  # a record of an architecture, which does not belong to a checkpoint
@@ -197,7 +189,7 @@ def find_records(groups: Sequence[RunGroup], paths: Sequence[Path]) -> list[Reco
     return [
         RecordFile(path, read_record(path))
         for path in files.values()
-        if _read_kind(path) in (*RECORD_KINDS, LAYERS, COST)
+        if _read_kind(path) in (*RECORD_PARSERS, LAYERS, COST)
     ]
 
 
@@ -220,8 +212,8 @@ def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) ->
     runs: dict[str, list[ReportRun]] = {}  # checkpoint digest -> runs; a report may contain a run twice
     for run in [run for group in groups for run in group.runs.values() if run.checkpoint_digest is not None]:
         runs.setdefault(str(run.checkpoint_digest), []).append(run)
-    for name, kind in RECORD_KINDS.items():
-        by_settings: dict[str, dict[str, RecordFile]] = {}  # settings -> checkpoint digest -> parsed record
+    for name, parse in RECORD_PARSERS.items():
+        by_settings: dict[str, dict[str, RecordFile]] = {}  # by settings, then by checkpoint digest
         for file in records:
             digest = file.record["settings"].get("checkpoint_sha256")
             if file.record.get("kind") == name and digest in runs:
@@ -229,7 +221,7 @@ def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) ->
         chosen = max(by_settings.values(), key=lambda files: (len(files), _count_images(files)), default={})
         for digest, file in chosen.items():
             for run in runs[digest]:
-                run.measurements[name] = parse_record(file, kind.parse)
+                run.measurements[name] = parse_record(file, parse)
                 run.source_files.append(file.path)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
 from lcrbnn.evaluation.table_cells import NO_VALUE, compare_with_zero
-from lcrbnn.report.elements import CommandHint, Dot, DotSeries, Element, Table
+from lcrbnn.report.elements import Axis, CommandHint, Dot, DotChart, DotSeries, Element, Table
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
 ValuesBySeed = Mapping[int, float]
@@ -141,6 +141,32 @@ def make_difference_series(
         ]
         series.append(DotSeries(f"{group.name} − {groups[0].name}", index, tuple(dots)))
     return series
+
+
+def make_mean_chart(
+    groups: Sequence[RunGroup],
+    title: str,
+    description: str,
+    axis: Axis,
+    row_label: str,
+    get_values: NamedValuesGetter,
+    *,
+    reference_value: float | None = None,
+    is_log: bool = False,
+) -> list[Element]:
+    """Return a list with one chart of the means over the runs of each group. Without values the list is empty."""
+    rows = tuple(collect_names(groups, get_values))
+    series = tuple(make_mean_series(groups, rows, get_values))
+    return [DotChart(title, description, axis, rows, row_label, series, reference_value, is_log)] if rows else []
+
+
+def make_difference_chart(
+    groups: Sequence[RunGroup], title: str, description: str, axis: Axis, row_label: str, get_values: NamedValuesGetter
+) -> list[Element]:
+    """Return a list with one chart of the differences to the first group. Without differences the list is empty."""
+    rows = tuple(collect_names(groups, get_values))
+    series = tuple(s for s in make_difference_series(groups, rows, get_values) if any(s.dots))
+    return [DotChart(title, description, axis, rows, row_label, series, reference_value=0.0)] if series else []
 
 
 def _value_getter(get_values: NamedValuesGetter, row: str) -> Callable[[ReportRun], float | None]:

@@ -324,6 +324,9 @@ def test_forward_pass_without_gradients_is_rejected_in_training_mode_only() -> N
     with torch.no_grad():
         model.eval()(IMAGES)
     assert not retention.loss().requires_grad  # a measurement of sigma ratios
+    model.train()
+    assert retention.loss().requires_grad  # of the first pass
+    model.eval()
     with torch.no_grad():
         model(IMAGES)
     model.train()

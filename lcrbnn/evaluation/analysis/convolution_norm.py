@@ -55,21 +55,21 @@ class Convolution:
         return self.gain * F.conv2d(x, self.kernel, None, self.stride, 0, self.dilation, self.groups)
 
 
-def bound_norm(conv: Convolution, shape: tuple[int, int, int], *, seed: int = 0) -> NormInterval:
+def bound_norm(conv: Convolution, shape: tuple[int, int, int]) -> NormInterval:
     """Return bounds of the norm for inputs of this shape (channels, height, width)."""
-    low, steps, residual = bound_norm_below(conv, shape, seed=seed)
+    low, steps, residual = bound_norm_below(conv, shape)
     return NormInterval(low, bound_norm_above(conv, shape[1:]), steps, residual)
 
 
 def bound_norm_below(
-    conv: Convolution, shape: tuple[int, int, int], *, steps: int = MAX_LANCZOS_STEPS, seed: int = 0
+    conv: Convolution, shape: tuple[int, int, int], *, steps: int = MAX_LANCZOS_STEPS
 ) -> tuple[float, int, float]:
     """Return a lower bound of the norm, the number of Lanczos steps, and the residual.
 
     The lower bound is |A v| for the best unit vector v that Lanczos iteration finds.
     """
     max_steps = min(steps, math.prod(shape))
-    start = torch.randn(math.prod(shape), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    start = torch.randn(math.prod(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     basis = conv.kernel.new_empty(max_steps, len(start))
     basis[0] = start / start.norm()
     diagonal: list[float] = []

@@ -17,8 +17,6 @@ from lcrbnn.evaluation.attacks.threat_model import wrap_model
 from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 
-EPS_VALUES = ("2/255", "8/255")
-NUM_IMAGES = 1000  # number of images, taken from the test split
 WORST = "worst"
 
 

@@ -64,10 +64,10 @@ def pad_image(x: Tensor, width: int, edge_rule: EdgeRule) -> Tensor:
     return x.index_select(-2, row).index_select(-1, column)
 
 
-def correlate(x: Tensor, kernel: np.ndarray, edge_rule: EdgeRule = reflected_index) -> Tensor:
+def correlate(x: Tensor, kernel: np.ndarray) -> Tensor:
     """Return the cross-correlation of images with a square kernel of odd side, in float64."""
     half_width, (h, w) = len(kernel) // 2, x.shape[-2:]
-    padded, total = pad_image(x.double(), half_width, edge_rule), torch.zeros_like(x, dtype=torch.float64)
+    padded, total = pad_image(x.double(), half_width, reflected_index), torch.zeros_like(x, dtype=torch.float64)
     for i, j in zip(*np.nonzero(np.abs(kernel) > NEGLIGIBLE_WEIGHT), strict=True):
         shifted = padded[..., i : i + h, j : j + w]
         total += shifted if kernel[i, j] == 1 else shifted * float(kernel[i, j])

@@ -17,10 +17,11 @@ from lcrbnn.report.matched_records import (
 from lcrbnn.report.measures import (
     STAR_EXPLANATION,
     Measure,
+    NamedValuesGetter,
     collect_names,
     hint_missing_measurements,
     make_comparison_table,
-    make_mean_series,
+    make_mean_chart,
 )
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
@@ -75,26 +76,29 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
         "distances. " + STAR_EXPLANATION
     ]
     elements.append(_chart_norms(groups))
-    unit = "σ_B / σ_F (Eq. 8, L2-normalized maps)"
-    charts = [
-        _chart_by_layer(
-            groups,
-            "Retention ratio by layer",
-            RATIO_DESCRIPTION,
-            Axis(unit),
-            lambda analysis: analysis.sigma_ratios,
-            reference_value=1.0,
-        )
-    ]
-    charts.append(_chart_sensitivity(groups))
+    elements += make_mean_chart(
+        groups,
+        "Retention ratio by layer",
+        RATIO_DESCRIPTION,
+        Axis("σ_B / σ_F (Eq. 8, L2-normalized maps)"),
+        "layer",
+        _named_values_getter(lambda analysis: analysis.sigma_ratios),
+        reference_value=1.0,
+    )
+    elements += make_mean_chart(
+        groups,
+        "Sensitivity",
+        SENSITIVITY_DESCRIPTION,
+        Axis("|Δf| / |Δx|, relative to image pairs"),
+        "step",
+        _named_values_getter(
+            lambda analysis: {f"|Δx| = {radius}": v for radius, v in analysis.relative_sensitivity.items()}
+        ),
+        is_log=True,
+    )
     for noise in [name for name in first_analysis.sign_flips if name != IMAGE_PAIRS][-1:]:
-        axis = Axis("signs that flip, %", (0.0,))
-        charts.append(
-            _chart_by_layer(
-                groups, f"Sign flips by layer, noise {noise}", FLIPS_DESCRIPTION, axis, _flips_getter(noise)
-            )
-        )
-    elements += [chart for chart in charts if chart is not None]
+        title, axis = f"Sign flips by layer, noise {noise}", Axis("signs that flip, %", (0.0,))
+        elements += make_mean_chart(groups, title, FLIPS_DESCRIPTION, axis, "layer", _flips_getter(noise))
     measures = [
         Measure("log10 of the surrogate's bound", _analysis_getter(lambda analysis: analysis.surrogate_bound_log10)),
         Measure("log10 of Eq. 5's product, lower end", _analysis_getter(lambda analysis: analysis.eq5_log10[0])),
@@ -111,14 +115,22 @@ RATIO_DESCRIPTION = (
     "Spectral norm of the matrix of binary maps divided by that of real maps. A ratio of 1 means full retention. "
     "Means over seeds with 95 % intervals."
 )
+SENSITIVITY_DESCRIPTION = (
+    "Change of the logits per random image step, relative to that between two different images. 95 % intervals."
+)
 FLIPS_DESCRIPTION = (
     "Percentage of a layer's signs that flip when Gaussian noise of this standard deviation is added to the pixels. "
     "Means over seeds with 95 % intervals."
 )
 
 
-def _flips_getter(noise: str) -> Callable[[AnalysisResult], Mapping[str, float]]:
-    return lambda analysis: analysis.sign_flips.get(noise, {})
+def _named_values_getter(get_values: Callable[[AnalysisResult], Mapping[str, float]]) -> NamedValuesGetter:
+    get_measurement = measurement_getter(ANALYZE, get_values)
+    return lambda run: get_measurement(run) or {}
+
+
+def _flips_getter(noise: str) -> NamedValuesGetter:
+    return _named_values_getter(lambda analysis: analysis.sign_flips.get(noise, {}))
 
 
 def _make_sensitivity_measure(radius: str) -> Measure:
@@ -153,59 +165,6 @@ def _chart_norms(groups: Sequence[RunGroup]) -> DotChart:
     )
 
 
-def _chart_sensitivity(groups: Sequence[RunGroup]) -> DotChart | None:
-    def get_values(run: ReportRun) -> dict[str, float]:
-        sensitivity = measurement_getter(ANALYZE, lambda analysis: analysis.relative_sensitivity)(run) or {}
-        return {f"|Δx| = {radius}": v for radius, v in sensitivity.items()}
-
-    rows = tuple(collect_names(groups, get_values))
-    description = (
-        "Change of the logits per random image step, relative to that between two different images. 95 % intervals."
-    )
-    axis = Axis("|Δf| / |Δx|, relative to image pairs")
-    return (
-        DotChart(
-            "Sensitivity",
-            description,
-            axis,
-            rows,
-            "step",
-            tuple(make_mean_series(groups, rows, get_values)),
-            is_log=True,
-        )
-        if rows
-        else None
-    )
-
-
-def _chart_by_layer(
-    groups: Sequence[RunGroup],
-    title: str,
-    description: str,
-    axis: Axis,
-    get_by_layer: Callable[[AnalysisResult], Mapping[str, float]],
-    *,
-    reference_value: float | None = None,
-) -> DotChart | None:
-    def get_values(run: ReportRun) -> Mapping[str, float]:
-        return measurement_getter(ANALYZE, get_by_layer)(run) or {}
-
-    rows = tuple(collect_names(groups, get_values))
-    return (
-        DotChart(
-            title,
-            description,
-            axis,
-            rows,
-            "layer",
-            tuple(make_mean_series(groups, rows, get_values)),
-            reference_value=reference_value,
-        )
-        if rows
-        else None
-    )
-
-
 def _get_map_correlations(run: ReportRun) -> MapCorrelations:
     from_layers = measurement_getter(LAYERS, lambda layers: layers.map_correlations)(run)
     return from_layers or measurement_getter(ANALYZE, lambda analysis: analysis.map_correlations)(run) or {}
@@ -216,22 +175,18 @@ def _get_weights(run: ReportRun) -> dict[str, WeightDistribution]:
 
 
 def build_similarity_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return the section with charts of the correlation between the feature maps of different images."""
-    rows = tuple(collect_names(groups, _get_map_correlations))
-    if not rows:
+    """Return charts of the correlation between the feature maps of different images."""
+    if not collect_names(groups, _get_map_correlations):
         return [CommandHint("Map correlations were not measured. This command measures them:", LAYERS_COMMAND)]
     elements: list[Element] = [
         "Mean absolute correlation between the flattened feature maps of two different images, at the input of each "
         "layer, for real maps and for their signs. Eq. 7 of the paper assumes that different images are uncorrelated."
     ]
-    for kind, map_name in (("real", "real maps"), ("binary", "binary maps")):
-        series = make_mean_series(groups, rows, _correlation_getter(kind))
-        if any(dot for dot_series in series for dot in dot_series.dots):
-            description = "Means over seeds with 95 % intervals. A value of 0 means uncorrelated images."
-            axis = Axis("mean |correlation|", (0.0,))
-            elements.append(
-                DotChart(f"Correlation of {map_name}", description, axis, rows, "input of layer", tuple(series))
-            )
+    description = "Means over seeds with 95 % intervals. A value of 0 means uncorrelated images."
+    axis = Axis("mean |correlation|", (0.0,))
+    for kind in ("real", "binary"):
+        title, get_values = f"Correlation of {kind} maps", _correlation_getter(kind)
+        elements += make_mean_chart(groups, title, description, axis, "input of layer", get_values)
     return elements
 
 
@@ -246,12 +201,14 @@ def build_weights_section(groups: Sequence[RunGroup]) -> list[Element]:
     rows = tuple(collect_names(groups, _get_weights))
     if not rows:
         return [CommandHint("Latent weights were not measured. This command measures them:", LAYERS_COMMAND)]
-    series = make_mean_series(
-        groups, rows, lambda run: {name: weights.std for name, weights in _get_weights(run).items()}
+    elements = make_mean_chart(
+        groups,
+        "Spread of latent weights",
+        "Standard deviation of the stored latent weights. Means over seeds with 95 % intervals.",
+        Axis("standard deviation", (0.0,)),
+        "layer",
+        lambda run: {name: weights.std for name, weights in _get_weights(run).items()},
     )
-    description = "Standard deviation of the stored latent weights. Means over seeds with 95 % intervals."
-    axis = Axis("standard deviation", (0.0,))
-    elements: list[Element] = [DotChart("Spread of latent weights", description, axis, rows, "layer", tuple(series))]
     runs_by_group = {index: run for index, group in enumerate(groups) if (run := _find_run_with_histograms(group))}
     if not runs_by_group:
         hint = CommandHint("Weight histograms were not recorded. This command records them:", LAYERS_COMMAND)

@@ -9,21 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS, SEVERITIES
 from lcrbnn.evaluation.robustness.corruption_record import AS_TRAINED
 from lcrbnn.evaluation.robustness.robustness_table import SUMMARY_TITLES
-from lcrbnn.report.elements import Axis, CommandHint, DotChart, Element, HeatMap
+from lcrbnn.report.elements import Axis, CommandHint, Dot, Element, HeatMap
 from lcrbnn.report.matched_records import AttackResult, RobustnessResult, first_measurement, measurement_getter
 from lcrbnn.report.measures import (
     STAR_EXPLANATION,
     Measure,
+    ValuesBySeed,
     collect_names,
     hint_missing_measurements,
     make_comparison_table,
+    make_difference_chart,
     make_difference_dot,
-    make_difference_series,
+    make_mean_chart,
     make_mean_dot,
-    make_mean_series,
 )
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
+CellValues = tuple[tuple[float | None, ...], ...]
 ROBUSTNESS, ATTACK = "robustness", "attack"
 ROBUSTNESS_COMMAND, ATTACK_COMMAND = "lcrbnn robustness RUN", "lcrbnn attack RUN -o RECORDS"
 
@@ -67,19 +69,14 @@ def build_corruptions_section(groups: Sequence[RunGroup]) -> list[Element]:
         + STAR_EXPLANATION
     ]
     elements += _make_heat_maps(groups, names)
-    rows = tuple(collect_names(groups, _get_errors_over_severities))
-    if len(groups) > 1 and (
-        series := [s for s in make_difference_series(groups, rows, _get_errors_over_severities) if any(s.dots)]
-    ):
-        description = (
-            "Mean over severities, paired by seed, with 95 % intervals. Below 0: more robust than the first group."
-        )
-        axis = Axis("error difference, percentage points")
-        elements.append(
-            DotChart(
-                "Difference by corruption", description, axis, rows, "corruption", tuple(series), reference_value=0.0
-            )
-        )
+    elements += make_difference_chart(
+        groups,
+        "Difference by corruption",
+        "Mean over severities, paired by seed, with 95 % intervals. Below 0: more robust than the first group.",
+        Axis("error difference, percentage points"),
+        "corruption",
+        _get_errors_over_severities,
+    )
     for head in collect_names(groups, _get_heads):
         measures = [
             _make_clean_error_measure(head),
@@ -90,69 +87,45 @@ def build_corruptions_section(groups: Sequence[RunGroup]) -> list[Element]:
     return elements + hint_missing_measurements(groups, ROBUSTNESS, ROBUSTNESS_COMMAND)
 
 
-def _count_measured(group: RunGroup) -> int:
-    return sum(ROBUSTNESS in run.measurements for run in group.runs.values())
-
-
 def _add_unit(title: str) -> str:
     return title if "mCE" in title else f"{title}, error, %"
 
 
 def _make_heat_maps(groups: Sequence[RunGroup], names: Sequence[str]) -> list[Element]:
-    """Return one heat map of mean errors per group. For each group except the first, add one of the differences."""
+    """Return one heat map of mean errors per group and one of differences per group but the first."""
+    errors = [[[_get_errors_by_seed(group, name, i) for i in range(5)] for name in names] for group in groups]
+    means = [_map_cells(lambda values, _: make_mean_dot(values), cells, cells) for cells in errors]
+    max_value = math.ceil(_find_largest(*means) / 10) * 10.0
     rows, columns = tuple(map(_format_corruption, names)), tuple(map(str, SEVERITIES))
-    means = [
-        [[make_mean_dot(_get_errors_by_seed(group, name, i)) for i in range(5)] for name in names] for group in groups
-    ]
-    max_value = max((dot.value for table in means for line in table for dot in line if dot), default=0.0)
     heat_maps: list[Element] = []
-    for group, table in zip(groups, means, strict=True):
-        values = tuple(tuple(None if dot is None else dot.value for dot in line) for line in table)
+    for group, values in zip(groups, means, strict=True):
         if any(v is not None for line in values for v in line):
-            description = f"Mean of {_count_measured(group)} runs, classifier head as trained."
             title = f"Error under corruption: {group.name}"
-            heat_maps.append(
-                HeatMap(
-                    title,
-                    description,
-                    rows,
-                    columns,
-                    "corruption",
-                    "severity",
-                    values,
-                    "%",
-                    math.ceil(max_value / 10) * 10.0,
-                )
-            )
-    for group in groups[1:]:
-        dots = [
-            [
-                make_difference_dot(_get_errors_by_seed(group, name, i), _get_errors_by_seed(groups[0], name, i))
-                for i in range(5)
-            ]
-            for name in names
-        ]
-        values = tuple(tuple(None if dot is None else dot.value for dot in line) for line in dots)
-        largest = max((abs(v) for line in values for v in line if v is not None), default=0.0)
-        if largest:
-            description = "Mean difference over paired seeds. Below 0: more robust than the first group."
+            num_runs = sum(ROBUSTNESS in run.measurements for run in group.runs.values())
+            description = f"Mean of {num_runs} runs, classifier head as trained."
+            labels = (title, description, rows, columns, "corruption", "severity")
+            heat_maps.append(HeatMap(*labels, values, "%", max_value))
+    for group, cells in zip(groups[1:], errors[1:], strict=True):
+        values = _map_cells(make_difference_dot, cells, errors[0])
+        if largest := _find_largest(values):
             title = f"Error difference: {group.name} − {groups[0].name}"
-            max_value = max(math.ceil(largest), 1)
-            heat_maps.append(
-                HeatMap(
-                    title,
-                    description,
-                    rows,
-                    columns,
-                    "corruption",
-                    "severity",
-                    values,
-                    "points",
-                    max_value,
-                    is_signed=True,
-                )
-            )
+            description = "Mean difference over paired seeds. Below 0: more robust than the first group."
+            labels = (title, description, rows, columns, "corruption", "severity")
+            heat_maps.append(HeatMap(*labels, values, "points", max(math.ceil(largest), 1), is_signed=True))
     return heat_maps
+
+
+def _map_cells(
+    make_dot: Callable[[ValuesBySeed, ValuesBySeed], Dot | None],
+    cells: Sequence[Sequence[ValuesBySeed]],
+    baselines: Sequence[Sequence[ValuesBySeed]],
+) -> CellValues:
+    dots = [[make_dot(*pair) for pair in zip(*lines, strict=True)] for lines in zip(cells, baselines, strict=True)]
+    return tuple(tuple(None if dot is None else dot.value for dot in line) for line in dots)
+
+
+def _find_largest(*tables: CellValues) -> float:
+    return max((abs(v) for table in tables for line in table for v in line if v is not None), default=0.0)
 
 
 def _get_errors_by_seed(group: RunGroup, name: str, severity: int) -> dict[int, float]:
@@ -194,11 +167,9 @@ def build_attacks_section(groups: Sequence[RunGroup]) -> list[Element]:
         "accuracy. " + STAR_EXPLANATION + STAR_EXPLANATION
     ]
     for eps in first_result.accuracy:
-        rows = tuple(collect_names(groups, _accuracy_getter(eps)))
-        series = tuple(make_mean_series(groups, rows, _accuracy_getter(eps)))
-        description = "Means over seeds with 95 % intervals."
-        axis = Axis("accuracy, %", (0.0,))
-        elements.append(DotChart(f"Under attack, ε = {eps}", description, axis, rows, "attack", series))
+        description, axis = "Means over seeds with 95 % intervals.", Axis("accuracy, %", (0.0,))
+        get_accuracies = _accuracy_getter(eps)
+        elements += make_mean_chart(groups, f"Under attack, ε = {eps}", description, axis, "attack", get_accuracies)
     measures = [Measure("clean images, %", measurement_getter(ATTACK, lambda result: result.clean_accuracy))]
     measures += [make_worst_attack_measure(eps) for eps in first_result.accuracy]
     if table := make_comparison_table("Worst case over all attacks", groups, measures):

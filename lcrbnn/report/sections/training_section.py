@@ -9,14 +9,13 @@ from dataclasses import fields
 from typing import Any
 
 from lcrbnn.evaluation.table_cells import NO_VALUE
-from lcrbnn.report.elements import Axis, CommandHint, DotChart, Element, LineChart, LineSeries, Table
+from lcrbnn.report.elements import Axis, CommandHint, Element, LineChart, LineSeries, Table
 from lcrbnn.report.measures import (
     STAR_EXPLANATION,
     Measure,
-    collect_names,
     make_comparison_table,
-    make_difference_series,
-    make_mean_series,
+    make_difference_chart,
+    make_mean_chart,
 )
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 from lcrbnn.train.setup.build_network import build_lcr_variant
@@ -196,19 +195,11 @@ def build_accuracy_section(groups: Sequence[RunGroup]) -> list[Element]:
     elements: list[Element] = [
         "Means over seeds with 95 % intervals (Student's t). Differences are paired by seed. " + STAR_EXPLANATION
     ]
-    rows = tuple(collect_names(groups, _get_accuracies))
-    series = make_mean_series(groups, rows, _get_accuracies)
-    description = "Means over seeds with 95 % intervals."
-    elements.append(DotChart("Accuracy", description, Axis("accuracy, %"), rows, "images", tuple(series)))
-    differences = make_difference_series(groups, rows, _get_accuracies)
-    if any(dot for dot_series in differences for dot in dot_series.dots):
-        description = "Paired by seed, with 95 % intervals. Above 0: better than the first group."
-        axis = Axis("difference, percentage points")
-        elements.append(
-            DotChart(
-                "Difference in accuracy", description, axis, rows, "images", tuple(differences), reference_value=0.0
-            )
-        )
+    description, axis = "Means over seeds with 95 % intervals.", Axis("accuracy, %")
+    elements += make_mean_chart(groups, "Accuracy", description, axis, "images", _get_accuracies)
+    description = "Paired by seed, with 95 % intervals. Above 0: better than the first group."
+    axis = Axis("difference, percentage points")
+    elements += make_difference_chart(groups, "Difference in accuracy", description, axis, "images", _get_accuracies)
     if table := make_comparison_table("Accuracy", groups, ACCURACIES):
         elements.append(table)
     elements.append(_make_seed_table(groups))
