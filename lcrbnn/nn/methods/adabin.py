@@ -51,6 +51,7 @@ class AdabinActivation(ActivationBinarizer):
     """
 
     has_real_padding = True
+    learns_threshold = True
 
     def __init__(self, channels: int) -> None:
         """Start with the plain sign."""

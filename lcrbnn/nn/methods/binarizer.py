@@ -131,6 +131,7 @@ class ActivationBinarizer(Binarizer):
     averages_extra_loss: bool = False  # whether extra losses of the layers are averaged instead of summed
     channel_axis: int = 1  # axis of the input channels; a linear layer sets -1
     has_real_padding: bool = False  # whether the border has a real value, because no sign represents it
+    learns_threshold: bool = False  # whether training moves the input value at which the sign changes
 
     def __init__(self, channels: int) -> None:
         """Create parameters and buffers for the given number of input channels."""
