@@ -23,7 +23,13 @@ from lcrbnn.lcr.capture import (
     make_block_spans,
     remove_copied_hooks,
 )
-from lcrbnn.lcr.input_checks import check_map_shapes, check_span_order, describe_one_signed_maps, find_one_signed_maps
+from lcrbnn.lcr.input_checks import (
+    check_map_shapes,
+    check_span_order,
+    describe_one_signed_maps,
+    find_excluded_spans,
+    find_one_signed_maps,
+)
 from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
 from lcrbnn.lcr.measurement_points import check_module_names, find_spans
 from lcrbnn.lcr.retention_loss import (
@@ -72,7 +78,9 @@ class Retention(nn.Module):
 
     With `learnable_scale`, `parameters()` returns the learnable factors; pass them to the optimizer. With lcr_weight 0
     there are no hooks and the loss is exactly 0. After each loss(), `sigma_ratios` holds sigma_B / sigma_F of each
-    matrix, and `lcr_loss` holds L_Lip. Create a Retention before the first call of a compiled model. The network and
+    matrix, and `lcr_loss` holds L_Lip. If a binary feature map has only one sign, as after a ReLU, its ratio is NaN and
+    its part of the loss and of the gradient is exactly 0. A compiled loss() uses the result of the last loss() outside
+    the compiler for this. Create a Retention before the first call of a compiled model. The network and
     the teacher are not submodules: they neither move with this module nor appear in its state_dict. A `with` statement
     removes the hooks at its end. If a Retention is copied or pickled together with its network, the copy has its hooks
     on the copied network. The captured feature maps are not copied.
@@ -121,6 +129,7 @@ class Retention(nn.Module):
         factors = torch.ones(len(self.spans) + 1, device=parameter.device)
         self.factors = nn.Parameter(factors) if self.variant.learnable_scale else None
         self._is_closed = self._has_checked_maps = False
+        self._excluded_spans: frozenset[int] = frozenset()  # indices of the spans with a map that has only one sign
         self._no_maps_message = NO_MAPS_MESSAGE
         self._capture: FeatureMapCapture | None = None
         self._teacher: tuple[nn.Module, FeatureMapCapture | None, list[Span]] | None = None
@@ -200,10 +209,17 @@ class Retention(nn.Module):
         binary = self._collect_binary_pairs(maps)
         self._check_gradient_reaches_maps(binary)
         reference = self._collect_reference_pairs(maps)
-        if is_eager() and not self._has_checked_maps:
-            self._check_first_maps(maps, binary, reference)
+        if is_eager():
+            self._check_maps(maps, binary, reference)
         # The pure function could name only the number of a pair. The check below names the block.
-        result = retention_loss(binary, reference, self.variant, self.start_vector, check_overflow=False)
+        result = retention_loss(
+            binary,
+            reference,
+            self.variant,
+            self.start_vector,
+            check_overflow=False,
+            excluded=self._excluded_spans,
+        )
         self.sigma_ratios = result.sigma_ratios()
         self.lcr_loss = result.loss.detach()
         if self.check_overflow and has_overflowed(result, [*binary, *reference]):
@@ -215,7 +231,8 @@ class Retention(nn.Module):
     def describe_overflow(self) -> str:
         """Return a sentence that names the first block whose ratio of spectral norms is infinite or NaN."""
         ratios = torch.empty(0) if self.sigma_ratios is None else self.sigma_ratios
-        return describe_overflow(ratios, self.variant, [str(back) for _, back in self.spans])
+        measured = [i for i in range(len(ratios)) if i not in self._excluded_spans]
+        return describe_overflow(ratios[measured], self.variant, [str(self.spans[i][1]) for i in measured])
 
     def _loss_without_hooks(self, lcr_weight: float | Tensor | None) -> Tensor:
         """Return the loss of a network without hooks, which is 0. Raise InputError if another loss is expected."""
@@ -231,18 +248,29 @@ class Retention(nn.Module):
             )
         return torch.zeros((), device=self.start_vector.device)
 
-    def _check_first_maps(self, maps: CapturedMaps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
-        """Raise InputError for maps that cannot be compared, and warn of constant maps (called by the first loss())."""
-        check_span_order(maps, self.spans)
-        check_map_shapes(binary, self.spans, self.variant.matrix)
-        if self._teacher is not None:
-            check_map_shapes(reference, self._teacher[2], self.variant.matrix, " of the teacher")
-        self._has_checked_maps = True
-        one_signed_ports = []
-        if self.variant.activations == "binary" and not self._is_weights_only:
-            one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
-        if one_signed_ports:
-            warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)  # where loss() is called
+    def _check_maps(self, maps: CapturedMaps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
+        """Find the maps with only one sign. The first call also raises InputError for maps that cannot be compared.
+
+        On a GPU, later calls only check whether excluded maps still have one sign: reading the signs of all maps would
+        wait for the device in each step.
+        """
+        is_first_check = not self._has_checked_maps
+        if is_first_check:
+            check_span_order(maps, self.spans)
+            check_map_shapes(binary, self.spans, self.variant.matrix)
+            if self._teacher is not None:
+                check_map_shapes(reference, self._teacher[2], self.variant.matrix, " of the teacher")
+            self._has_checked_maps = True
+        if self.variant.activations != "binary" or self._is_weights_only:
+            return
+        if not is_first_check and self.start_vector.device.type != "cpu" and not self._excluded_spans:
+            return
+        one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
+        self._excluded_spans = find_excluded_spans(self.spans, one_signed_ports, self.variant.matrix)
+        if one_signed_ports and is_first_check:
+            excluded_blocks = [self.spans[i][1].module for i in sorted(self._excluded_spans)]
+            message = describe_one_signed_maps(one_signed_ports, excluded_blocks)
+            warnings.warn(message, stacklevel=4)  # where loss() is called
 
     def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
         """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
