@@ -47,6 +47,11 @@ def make_layer_spans(names: Sequence[str]) -> list[Span]:
     return [(ModulePort(a, "in"), ModulePort(b, "in")) for a, b in itertools.pairwise(names)]
 
 
+def unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
+    """Return the ports of all spans, each of them once."""
+    return list(dict.fromkeys(port for span in spans for port in span))
+
+
 def check_modules_exist(model: nn.Module, ports: Sequence[ModulePort]) -> None:
     """Raise InputError if the model has no module of a port's name."""
     names = [name for name, _ in model.named_modules() if name]
@@ -266,3 +271,16 @@ def is_weights_only(model: nn.Module) -> bool:
     """Return whether the model has binary layers and none of them binarizes its input (1/32)."""
     layers = [layer for _, layer in iter_binary_layers(model)]
     return bool(layers) and all(layer.input_binarizer is None for layer in layers)
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the network inside the wrappers of torch.compile and DistributedDataParallel."""
+    if isinstance(model, nn.DataParallel):
+        raise InputError(
+            "Retention does not support DataParallel, whose replicas share one set of hooks; "
+            "use DistributedDataParallel"
+        )
+    for kind, inner in (("OptimizedModule", "_orig_mod"), ("DistributedDataParallel", "module")):
+        if type(model).__name__ == kind:
+            return unwrap_model(getattr(model, inner))
+    return model

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
 from lcrbnn.device import is_eager
-from lcrbnn.errors import InputError, RunFailed, check_known_names, check_number, lookup
+from lcrbnn.errors import InputError, RunFailed, check_number
 from lcrbnn.lcr.capture import (
     NO_MAPS_MESSAGE,
     CapturedMaps,
@@ -22,6 +21,8 @@ from lcrbnn.lcr.capture import (
     is_weights_only,
     make_block_spans,
     remove_copied_hooks,
+    unique_ports,
+    unwrap_model,
 )
 from lcrbnn.lcr.input_checks import (
     check_map_shapes,
@@ -30,7 +31,7 @@ from lcrbnn.lcr.input_checks import (
     find_excluded_spans,
     find_one_signed_maps,
 )
-from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
+from lcrbnn.lcr.lcr_variants import LcrVariant, build_variant
 from lcrbnn.lcr.measurement_points import check_module_names, find_spans
 from lcrbnn.lcr.retention_loss import (
     COEFFICIENTS,
@@ -45,8 +46,6 @@ from lcrbnn.lcr.spectral_norm import draw_start_vector
 from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
 
 START_VECTOR_LENGTH = 4096  # numbers drawn for the start of the power iteration (repeated for longer vectors)
-
-_RENAMED_ARGUMENTS = {"weight": "lcr_weight", "form": "variant"}
 
 _CLOSED_MESSAGE = "this Retention is closed and captures no feature maps any more; create another one"
 
@@ -107,11 +106,11 @@ class Retention(nn.Module):
         self.check_overflow = check_overflow
         if not isinstance(model, nn.Module):
             raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
-        model = _unwrap(model)
-        self.variant = _build_variant(variant, lcr_weight, changes)
+        model = unwrap_model(model)
+        self.variant = build_variant(variant, lcr_weight, changes)
         self.variant.reject_retired_choices()
         self.spans = find_spans(model, self.variant, blocks, layers)
-        check_modules_exist(model, _unique_ports(self.spans))
+        check_modules_exist(model, unique_ports(self.spans))
         self.sigma_ratios: Tensor | None = None
         self.lcr_loss: Tensor | None = None
         self._model = (model,)  # in a tuple: not a submodule
@@ -136,8 +135,13 @@ class Retention(nn.Module):
         if self.variant.weight > 0:
             # The teacher comes first: if its checks raise an error, the model has no hooks yet.
             if teacher is not None:
-                self._teacher = self._hook_teacher(_unwrap(teacher), teacher_blocks)
+                self._teacher = self._hook_teacher(unwrap_model(teacher), teacher_blocks)
             self._capture = self._hook_model()
+
+    @property
+    def has_checked_maps(self) -> bool:
+        """Whether a loss() outside the compiler has checked the feature maps."""
+        return self._has_checked_maps
 
     @property
     def model(self) -> nn.Module:
@@ -171,14 +175,14 @@ class Retention(nn.Module):
             remove_copied_hooks(network)
         if self._teacher is not None:
             teacher, _, spans = self._teacher
-            capture = FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False, layers_marked=True)
+            capture = FeatureMapCapture(teacher, unique_ports(spans), capture_binary=False, layers_marked=True)
             self._teacher = (teacher, capture, spans)
         self._capture = self._hook_model(layers_marked=True)
 
     def _hook_model(self, *, layers_marked: bool = False) -> FeatureMapCapture:
         return FeatureMapCapture(
             self._model[0],
-            _unique_ports(self.spans),
+            unique_ports(self.spans),
             capture_binary=self.variant.activations == "binary",
             save_rng=self.variant.reference == "latent-weights",
             layers_marked=layers_marked,
@@ -205,7 +209,7 @@ class Retention(nn.Module):
         if self._is_closed:
             raise InputError(_CLOSED_MESSAGE)
         maps = self._capture.take_maps()
-        maps.check_complete(_unique_ports(self.spans), self._no_maps_message)
+        maps.check_complete(unique_ports(self.spans), self._no_maps_message)
         binary = self._collect_binary_pairs(maps)
         self._check_gradient_reaches_maps(binary)
         reference = self._collect_reference_pairs(maps)
@@ -265,7 +269,7 @@ class Retention(nn.Module):
             return
         if not is_first_check and self.start_vector.device.type != "cpu" and not self._excluded_spans:
             return
-        one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
+        one_signed_ports = find_one_signed_maps(maps, unique_ports(self.spans))
         self._excluded_spans = find_excluded_spans(self.spans, one_signed_ports, self.variant.matrix)
         if one_signed_ports and is_first_check:
             excluded_blocks = [self.spans[i][1].module for i in sorted(self._excluded_spans)]
@@ -299,7 +303,7 @@ class Retention(nn.Module):
                 return maps.real[port]
             return maps.get_binary_map(port, weights_only=self._is_weights_only)
 
-        maps_by_port = {port: get_map(port) for port in _unique_ports(self.spans)}
+        maps_by_port = {port: get_map(port) for port in unique_ports(self.spans)}
         if self.factors is None:
             return [(maps_by_port[front], maps_by_port[back]) for front, back in self.spans]
         factors = self.factors
@@ -345,7 +349,7 @@ class Retention(nn.Module):
                 f"teacher_blocks must name as many blocks as the model has; got {len(spans)} for the teacher and "
                 f"{len(self.spans)} for the model"
             )
-        return teacher.eval(), FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False), spans
+        return teacher.eval(), FeatureMapCapture(teacher, unique_ports(spans), capture_binary=False), spans
 
     def _check_reference(self, model: nn.Module, teacher: nn.Module | None) -> None:
         reference, binary = self.variant.reference, any(True for _ in iter_binary_layers(model))
@@ -365,7 +369,7 @@ class Retention(nn.Module):
             raise InputError("quantization_error_weight needs binary layers of this package, but the network has none")
         if reference == "teacher" and not isinstance(teacher, nn.Module):
             raise InputError("reference 'teacher' needs the argument teacher, a full-precision network")
-        if teacher is not None and _unwrap(teacher) is model:
+        if teacher is not None and unwrap_model(teacher) is model:
             raise InputError("the teacher must be another network than the model; got the model itself")
         if reference != "teacher" and teacher is not None:
             raise InputError(f"the argument teacher needs reference='teacher'; the reference is {reference!r}")
@@ -379,21 +383,6 @@ REFERENCES = {
 }
 
 
-def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: dict[str, Any]) -> LcrVariant:
-    """Return the variant with changed fields and weight."""
-    for old_name, new_name in _RENAMED_ARGUMENTS.items():
-        if old_name in changes:
-            raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
-    names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
-    check_known_names(changes, names, "argument of Retention")
-    if lcr_weight is not None:
-        check_number(lcr_weight, "lcr_weight", low=0)
-        changes = {**changes, "weight": lcr_weight}
-    if not isinstance(variant, LcrVariant):
-        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
-    return variant.replace(**changes)
-
-
 def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
     """Return a floating-point tensor as `dtype`, and anything else unchanged."""
     return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x
@@ -405,22 +394,5 @@ def _is_fully_copied(module: nn.Module) -> bool:
     return children is not None and all(_is_fully_copied(child) for child in children.values() if child is not None)
 
 
-def _unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
-    return list(dict.fromkeys(port for span in spans for port in span))
-
-
 def _detach_pairs(maps: CapturedMaps, spans: Sequence[Span]) -> list[Pair]:
     return [(maps.real[front].detach(), maps.real[back].detach()) for front, back in spans]
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the network inside the wrappers of torch.compile and DistributedDataParallel."""
-    if isinstance(model, nn.DataParallel):
-        raise InputError(
-            "Retention does not support DataParallel, whose replicas share one set of hooks; "
-            "use DistributedDataParallel"
-        )
-    for kind, inner in (("OptimizedModule", "_orig_mod"), ("DistributedDataParallel", "module")):
-        if type(model).__name__ == kind:
-            return _unwrap(getattr(model, inner))
-    return model

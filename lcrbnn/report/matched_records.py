@@ -52,7 +52,7 @@ class AnalysisResult(NamedTuple):
     sensitivity: dict[str, float]  # mean, by radius
     relative_sensitivity: dict[str, float]  # the same, divided by the sensitivity between different images
     sign_flips: dict[str, dict[str, float]]  # percent, by noise and layer
-    sigma_ratios: dict[str, float]  # Eq. 8 on L2-normalized maps, by layer
+    sigma_ratios: dict[str, float]  # Eq. 8 on L2-normalized maps, by layer; NaN for maps with one sign
     map_correlations: MapCorrelations
 
 
@@ -111,7 +111,7 @@ def _parse_analysis(settings: dict[str, Any], figures: dict[str, Any]) -> Analys
             noise: {name: 100 * _to_finite(v) for name, v in rates.items()}
             for noise, rates in figures.get("flips", {}).items()
         },
-        {name: _to_finite(result["eq8-unit"]) for name, result in (figures.get("ratios") or {}).items()},
+        {name: _to_ratio(result["eq8-unit"]) for name, result in (figures.get("ratios") or {}).items()},
         _parse_map_correlations(figures.get("activation_correlation", {})),
     )
 
@@ -148,6 +148,11 @@ def _to_finite(value: Any) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     return float(value)
+
+
+def _to_ratio(value: Any) -> float:
+    """Return a sigma ratio, which is NaN for feature maps with only one sign."""
+    return float(value) if math.isnan(value) else _to_finite(value)
 
 
 def _drop_missing(values: Mapping[str, Any]) -> dict[str, float]:

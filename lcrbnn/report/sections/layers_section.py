@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE
 from lcrbnn.report.elements import Axis, CommandHint, Dot, DotChart, DotSeries, Element, Histogram, HistogramSeries
 from lcrbnn.report.matched_records import (
     LAYERS,
@@ -74,9 +76,9 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
         _chart_by_layer(
             groups,
             "Retention ratio by layer",
-            RATIO_DESCRIPTION,
+            RATIO_DESCRIPTION + _explain_missing_ratios(groups),
             Axis(unit),
-            lambda analysis: analysis.sigma_ratios,
+            lambda analysis: {name: r for name, r in analysis.sigma_ratios.items() if not math.isnan(r)},
             reference_value=1.0,
         )
     ]
@@ -109,6 +111,13 @@ FLIPS_DESCRIPTION = (
     "Percentage of a layer's signs that flip when Gaussian noise of this standard deviation is added to the pixels. "
     "Means over seeds with 95 % intervals."
 )
+
+
+def _explain_missing_ratios(groups: Sequence[RunGroup]) -> str:
+    get_ratios = measurement_getter(ANALYZE, lambda analysis: analysis.sigma_ratios)
+    ratios_by_run = [get_ratios(run) or {} for group in groups for run in group.runs.values()]
+    names = dict.fromkeys(name for ratios in ratios_by_run for name, ratio in ratios.items() if math.isnan(ratio))
+    return f" {NOT_AVAILABLE} (only one sign): {', '.join(names)}." if names else ""
 
 
 def _flips_getter(noise: str) -> Callable[[AnalysisResult], Mapping[str, float]]:
