@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from lcrbnn.errors import InputError, check_output_file
 from lcrbnn.evaluation.paired_difference import compare_paired
 from lcrbnn.evaluation.table_cells import NO_VALUE
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE
 from lcrbnn.runs.progress import ProgressBar
 from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.runs.run_folder import RunFolder, find_runs
@@ -112,7 +114,8 @@ def _read_recorded_figures(
 def render_group_comparison(figures: GroupFigures, figure_titles: Mapping[str, str]) -> str:
     """Return a table with one row per figure: mean and std of each group, and paired differences to the first group.
 
-    `figure_titles` maps the names of figures to row titles. A figure is left out if no run has it.
+    `figure_titles` maps names of figures to row titles. A figure that no run has is left out. Means
+    leave out NaN, and a figure that is NaN in all runs is "n/a".
     """
     groups = list(figures)
     title_width = max([len(title) for title in figure_titles.values()] + [4])
@@ -142,12 +145,15 @@ def render_group_comparison(figures: GroupFigures, figure_titles: Mapping[str, s
 def _format_mean(values: Sequence[float]) -> str:
     if not values:
         return NO_VALUE
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return NOT_AVAILABLE
     deviation = f" ({statistics.stdev(values):.2g})" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.4g}{deviation}"
 
 
 def _format_difference(a: Mapping[int, float], b: Mapping[int, float]) -> str:
-    seeds = sorted(a.keys() & b.keys())
+    seeds = [s for s in sorted(a.keys() & b.keys()) if not math.isnan(a[s]) and not math.isnan(b[s])]
     if len(seeds) < 2:
         return NO_VALUE
     difference = compare_paired([a[s] for s in seeds], [b[s] for s in seeds])

@@ -47,6 +47,11 @@ def make_layer_spans(names: Sequence[str]) -> list[Span]:
     return [(ModulePort(a, "in"), ModulePort(b, "in")) for a, b in itertools.pairwise(names)]
 
 
+def unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
+    """Return the ports of all spans, each of them once."""
+    return list(dict.fromkeys(port for span in spans for port in span))
+
+
 def check_modules_exist(model: nn.Module, ports: Sequence[ModulePort]) -> None:
     """Raise InputError if the model has no module of a port's name."""
     names = [name for name, _ in model.named_modules() if name]
@@ -283,3 +288,9 @@ def is_weights_only(model: nn.Module) -> bool:
     """Return whether the model has binary layers and none of them binarizes its input (1/32)."""
     layers = [layer for _, layer in iter_binary_layers(model)]
     return bool(layers) and all(layer.input_binarizer is None for layer in layers)
+
+
+def is_fully_copied(module: nn.Module) -> bool:
+    """Return whether the copy of a network has all its submodules. They are missing while the copy is under way."""
+    children = vars(module).get("_modules")
+    return children is not None and all(is_fully_copied(child) for child in children.values() if child is not None)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from lcrbnn.errors import InputError
 from lcrbnn.lcr.capture import CapturedMaps, ModulePort, Span
 from lcrbnn.lcr.retention_matrix import Pair, are_comparable
@@ -50,23 +48,43 @@ def find_one_signed_maps(maps: CapturedMaps, ports: Sequence[ModulePort]) -> lis
 
 
 def _has_one_sign(maps: CapturedMaps, port: ModulePort) -> bool:
-    real, binary = maps.real[port].detach(), maps.binary.get(port)
-    signs = ops.sign(real)[None] if binary is None else binary.signs.detach()
-    rows = signs.flatten(1) if binary is not None and binary.num_bases > 1 else signs.reshape(1, -1)
-    return rows.shape[1] >= MIN_ENTRIES_FOR_SIGN_CHECK and _are_rows_constant(rows) and not bool(real.isnan().any())
+    real = maps.real[port].detach()
+    # Almost every map already has both signs in its first sample. Then the others need not be read.
+    if real.numel() < MIN_ENTRIES_FOR_SIGN_CHECK or not _are_signs_constant(maps, port, slice(0, 1)):
+        return False
+    return _are_signs_constant(maps, port, slice(None)) and not bool(real.isnan().any())
 
 
-def _are_rows_constant(rows: Tensor) -> bool:
+def _are_signs_constant(maps: CapturedMaps, port: ModulePort, samples: slice) -> bool:
+    """Return whether all signs of these samples are equal, within each base."""
+    binary = maps.binary.get(port)
+    if binary is None:
+        rows = ops.sign(maps.real[port].detach()[samples]).reshape(1, -1)
+    elif binary.num_bases > 1:
+        rows = binary.signs.detach()[:, samples].flatten(1)
+    else:
+        rows = binary.signs.detach()[samples].reshape(1, -1)
     return bool((rows.amin(1) == rows.amax(1)).all())
 
 
-def describe_one_signed_maps(ports: Sequence[ModulePort]) -> str:
+def find_excluded_spans(spans: Sequence[Span], one_signed_ports: Sequence[ModulePort], matrix: str) -> frozenset[int]:
+    """Return the indices of the spans whose retention matrix is computed from a map with only one sign."""
+    return frozenset(
+        i
+        for i, (front, back) in enumerate(spans)
+        if back in one_signed_ports or (matrix != "gram" and front in one_signed_ports)
+    )
+
+
+def describe_one_signed_maps(ports: Sequence[ModulePort], excluded_blocks: Sequence[str]) -> str:
     """Return a warning for ports whose maps have only one sign."""
     places = ", ".join(str(port) for port in ports)
+    blocks = ", ".join(repr(name) for name in excluded_blocks)
+    effect = f"The sigma ratios of {blocks} are NaN and these add nothing to the loss. " if excluded_blocks else ""
     return (
         f"after binarization, the feature map at {places} has only one sign: it is the same for every image, so "
-        "Retention cannot compare it. A binary layer after a ReLU has no negative inputs: replace the ReLU by Hardtanh "
-        "or PReLU, or add a batch norm directly before the layer (docs/method.md)"
+        f"Retention cannot compare it. {effect}A binary layer after a ReLU has no negative inputs: replace the ReLU by "
+        "Hardtanh or PReLU, or add a batch norm directly before the layer (docs/method.md)"
     )
 
 

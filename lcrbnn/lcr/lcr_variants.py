@@ -137,3 +137,21 @@ LCR_VARIANTS: dict[str, LcrVariant] = {
         weight=8.0,
     ),
 }
+
+# Arguments of Retention that had other names before.
+_RENAMED_ARGUMENTS = {"weight": "lcr_weight", "form": "variant"}
+
+
+def build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: dict[str, Any]) -> LcrVariant:
+    """Return the variant, a row of LCR_VARIANTS or an LcrVariant, with changed fields and weight."""
+    for old_name, new_name in _RENAMED_ARGUMENTS.items():
+        if old_name in changes:
+            raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
+    names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
+    check_known_names(changes, names, "argument of Retention")
+    if lcr_weight is not None:
+        check_number(lcr_weight, "lcr_weight", low=0)
+        changes = {**changes, "weight": lcr_weight}
+    if not isinstance(variant, LcrVariant):
+        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
+    return variant.replace(**changes)

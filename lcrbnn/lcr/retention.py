@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
 from lcrbnn.device import is_eager
-from lcrbnn.errors import InputError, RunFailed, check_known_names, check_number, lookup
+from lcrbnn.errors import InputError, RunFailed, check_number
 from lcrbnn.lcr.capture import (
     NO_MAPS_MESSAGE,
     CapturedMaps,
@@ -19,12 +18,20 @@ from lcrbnn.lcr.capture import (
     ModulePort,
     Span,
     check_modules_exist,
+    is_fully_copied,
     is_weights_only,
     make_block_spans,
     remove_copied_hooks,
+    unique_ports,
 )
-from lcrbnn.lcr.input_checks import check_map_shapes, check_span_order, describe_one_signed_maps, find_one_signed_maps
-from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
+from lcrbnn.lcr.input_checks import (
+    check_map_shapes,
+    check_span_order,
+    describe_one_signed_maps,
+    find_excluded_spans,
+    find_one_signed_maps,
+)
+from lcrbnn.lcr.lcr_variants import LcrVariant, build_variant
 from lcrbnn.lcr.measurement_points import check_module_names, find_spans, unwrap_model
 from lcrbnn.lcr.retention_loss import (
     COEFFICIENTS,
@@ -39,8 +46,6 @@ from lcrbnn.lcr.spectral_norm import draw_start_vector
 from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
 
 START_VECTOR_LENGTH = 4096  # numbers drawn for the start of the power iteration (repeated for longer vectors)
-
-_RENAMED_ARGUMENTS = {"weight": "lcr_weight", "form": "variant"}
 
 _CLOSED_MESSAGE = "this Retention is closed and captures no feature maps any more; create another one"
 
@@ -72,7 +77,9 @@ class Retention(nn.Module):
 
     With `learnable_scale`, `parameters()` returns the learnable factors; pass them to the optimizer. With lcr_weight 0
     there are no hooks and the loss is exactly 0. After each loss(), `sigma_ratios` holds sigma_B / sigma_F of each
-    matrix, and `lcr_loss` holds L_Lip. Create a Retention before the first call of a compiled model. The network and
+    matrix, and `lcr_loss` holds L_Lip. If a binary feature map has only one sign, as after a ReLU, its ratio is NaN and
+    its part of the loss and of the gradient is exactly 0. A compiled loss() uses the result of the last loss() outside
+    the compiler for this. Create a Retention before the first call of a compiled model. The network and
     the teacher are not submodules: they neither move with this module nor appear in its state_dict. A `with` statement
     removes the hooks at its end. If a Retention is copied or pickled together with its network, the copy has its hooks
     on the copied network. The captured feature maps are not copied.
@@ -100,10 +107,10 @@ class Retention(nn.Module):
         if not isinstance(model, nn.Module):
             raise InputError(f"Retention takes a torch.nn.Module; got {type(model).__name__}")
         model = unwrap_model(model)
-        self.variant = _build_variant(variant, lcr_weight, changes)
+        self.variant = build_variant(variant, lcr_weight, changes)
         self.variant.reject_retired_choices()
         self.spans = find_spans(model, self.variant, blocks, layers)
-        check_modules_exist(model, _unique_ports(self.spans))
+        check_modules_exist(model, unique_ports(self.spans))
         self.sigma_ratios: Tensor | None = None
         self.lcr_loss: Tensor | None = None
         self._model = (model,)  # in a tuple: not a submodule
@@ -121,6 +128,7 @@ class Retention(nn.Module):
         factors = torch.ones(len(self.spans) + 1, device=parameter.device)
         self.factors = nn.Parameter(factors) if self.variant.learnable_scale else None
         self._is_closed = self._has_checked_maps = False
+        self._excluded_spans: frozenset[int] = frozenset()  # indices of the spans with a map that has only one sign
         self._no_maps_message = NO_MAPS_MESSAGE
         self._capture: FeatureMapCapture | None = None
         self._teacher: tuple[nn.Module, FeatureMapCapture | None, list[Span]] | None = None
@@ -129,6 +137,11 @@ class Retention(nn.Module):
             if teacher is not None:
                 self._teacher = self._hook_teacher(unwrap_model(teacher), teacher_blocks)
             self._capture = self._hook_model()
+
+    @property
+    def has_checked_maps(self) -> bool:
+        """Whether a loss() outside the compiler has checked the feature maps."""
+        return self._has_checked_maps
 
     @property
     def model(self) -> nn.Module:
@@ -156,20 +169,20 @@ class Retention(nn.Module):
         """Restore the state and register hooks on the copied network and the copied teacher."""
         super().__setstate__(state)
         networks = [self._model[0], *([self._teacher[0]] if self._teacher else [])]
-        if self.variant.weight == 0 or self._is_closed or not all(_is_fully_copied(network) for network in networks):
+        if self.variant.weight == 0 or self._is_closed or not all(is_fully_copied(network) for network in networks):
             return
         for network in networks:
             remove_copied_hooks(network)
         if self._teacher is not None:
             teacher, _, spans = self._teacher
-            capture = FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False, layers_marked=True)
+            capture = FeatureMapCapture(teacher, unique_ports(spans), capture_binary=False, layers_marked=True)
             self._teacher = (teacher, capture, spans)
         self._capture = self._hook_model(layers_marked=True)
 
     def _hook_model(self, *, layers_marked: bool = False) -> FeatureMapCapture:
         return FeatureMapCapture(
             self._model[0],
-            _unique_ports(self.spans),
+            unique_ports(self.spans),
             capture_binary=self.variant.activations == "binary",
             save_rng=self.variant.reference == "latent-weights",
             layers_marked=layers_marked,
@@ -201,14 +214,21 @@ class Retention(nn.Module):
         if self._is_closed:
             raise InputError(_CLOSED_MESSAGE)
         maps = self._capture.take_maps()
-        maps.check_complete(_unique_ports(self.spans), self._no_maps_message)
+        maps.check_complete(unique_ports(self.spans), self._no_maps_message)
         binary = self._collect_binary_pairs(maps)
         self._check_gradient_reaches_maps(maps, binary)
         reference = self._collect_reference_pairs(maps)
-        if is_eager() and not self._has_checked_maps:
-            self._check_first_maps(maps, binary, reference)
+        if is_eager():
+            self._check_maps(maps, binary, reference)
         # The pure function could name only the number of a pair. The check below names the block.
-        result = retention_loss(binary, reference, self.variant, self.start_vector, check_overflow=False)
+        result = retention_loss(
+            binary,
+            reference,
+            self.variant,
+            self.start_vector,
+            check_overflow=False,
+            excluded=self._excluded_spans,
+        )
         self.sigma_ratios = result.sigma_ratios()
         self.lcr_loss = result.loss.detach()
         if self.check_overflow and has_overflowed(result, [*binary, *reference]):
@@ -220,7 +240,8 @@ class Retention(nn.Module):
     def describe_overflow(self) -> str:
         """Return a sentence that names the first block whose ratio of spectral norms is infinite or NaN."""
         ratios = torch.empty(0) if self.sigma_ratios is None else self.sigma_ratios
-        return describe_overflow(ratios, self.variant, [str(back) for _, back in self.spans])
+        measured = [i for i in range(len(ratios)) if i not in self._excluded_spans]
+        return describe_overflow(ratios[measured], self.variant, [str(self.spans[i][1]) for i in measured])
 
     def _loss_without_hooks(self, lcr_weight: float | Tensor | None) -> Tensor:
         """Return the loss of a network without hooks, which is 0. Raise InputError if another loss is expected."""
@@ -236,18 +257,29 @@ class Retention(nn.Module):
             )
         return torch.zeros((), device=self.start_vector.device)
 
-    def _check_first_maps(self, maps: CapturedMaps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
-        """Raise InputError for maps that cannot be compared, and warn of constant maps (called by the first loss())."""
-        check_span_order(maps, self.spans)
-        check_map_shapes(binary, self.spans, self.variant.matrix)
-        if self._teacher is not None:
-            check_map_shapes(reference, self._teacher[2], self.variant.matrix, " of the teacher")
-        self._has_checked_maps = True
-        one_signed_ports = []
-        if self.variant.activations == "binary" and not self._is_weights_only:
-            one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
-        if one_signed_ports:
-            warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)  # where loss() is called
+    def _check_maps(self, maps: CapturedMaps, binary: Sequence[Pair], reference: Sequence[Pair]) -> None:
+        """Find the maps with only one sign. The first call also raises InputError for maps that cannot be compared.
+
+        On a GPU, later calls only check whether excluded maps still have one sign: reading the signs of all maps would
+        wait for the device in each step.
+        """
+        is_first_check = not self._has_checked_maps
+        if is_first_check:
+            check_span_order(maps, self.spans)
+            check_map_shapes(binary, self.spans, self.variant.matrix)
+            if self._teacher is not None:
+                check_map_shapes(reference, self._teacher[2], self.variant.matrix, " of the teacher")
+            self._has_checked_maps = True
+        if self.variant.activations != "binary" or self._is_weights_only:
+            return
+        if not is_first_check and self.start_vector.device.type != "cpu" and not self._excluded_spans:
+            return
+        one_signed_ports = find_one_signed_maps(maps, unique_ports(self.spans))
+        self._excluded_spans = find_excluded_spans(self.spans, one_signed_ports, self.variant.matrix)
+        if one_signed_ports and is_first_check:
+            excluded_blocks = [self.spans[i][1].module for i in sorted(self._excluded_spans)]
+            message = describe_one_signed_maps(one_signed_ports, excluded_blocks)
+            warnings.warn(message, stacklevel=4)  # where loss() is called
 
     def _check_gradient_reaches_maps(self, maps: CapturedMaps, binary: Sequence[Pair]) -> None:
         """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
@@ -281,7 +313,7 @@ class Retention(nn.Module):
                 return maps.real[port]
             return maps.get_binary_map(port, weights_only=self._is_weights_only)
 
-        maps_by_port = {port: get_map(port) for port in _unique_ports(self.spans)}
+        maps_by_port = {port: get_map(port) for port in unique_ports(self.spans)}
         if self.factors is None:
             return [(maps_by_port[front], maps_by_port[back]) for front, back in self.spans]
         factors = self.factors
@@ -328,7 +360,7 @@ class Retention(nn.Module):
                 f"teacher_blocks must name as many blocks as the model has; got {len(spans)} for the teacher and "
                 f"{len(self.spans)} for the model"
             )
-        return teacher.eval(), FeatureMapCapture(teacher, _unique_ports(spans), capture_binary=False), spans
+        return teacher.eval(), FeatureMapCapture(teacher, unique_ports(spans), capture_binary=False), spans
 
     def _check_reference(self, model: nn.Module, teacher: nn.Module | None) -> None:
         reference, binary = self.variant.reference, any(True for _ in iter_binary_layers(model))
@@ -362,31 +394,6 @@ REFERENCES = {
 }
 
 
-def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: dict[str, Any]) -> LcrVariant:
-    """Return the variant with changed fields and weight."""
-    for old_name, new_name in _RENAMED_ARGUMENTS.items():
-        if old_name in changes:
-            raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
-    names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
-    check_known_names(changes, names, "argument of Retention")
-    if lcr_weight is not None:
-        check_number(lcr_weight, "lcr_weight", low=0)
-        changes = {**changes, "weight": lcr_weight}
-    if not isinstance(variant, LcrVariant):
-        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
-    return variant.replace(**changes)
-
-
 def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
     """Return a floating-point tensor as `dtype`, and anything else unchanged."""
     return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x
-
-
-def _is_fully_copied(module: nn.Module) -> bool:
-    """Return whether the copy of a network has all its submodules. They are missing while the copy is under way."""
-    children = vars(module).get("_modules")
-    return children is not None and all(_is_fully_copied(child) for child in children.values() if child is not None)
-
-
-def _unique_ports(spans: Sequence[Span]) -> list[ModulePort]:
-    return list(dict.fromkeys(port for span in spans for port in span))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class RetentionResult(NamedTuple):
     def sigma_ratios(self) -> Tensor:
         """Return sigma_B / sigma_F of each matrix, without gradient. Samples are averaged.
 
-        The ratio is 1 where sigma_F is 0.
+        The ratio is 1 where sigma_F is 0, and NaN for a pair that was left out.
         """
         rows = [
             _divide_sigmas(b, f).detach().mean() for b, f in zip(self.binary_sigmas, self.reference_sigmas, strict=True)
@@ -47,8 +48,12 @@ def retention_loss(
     start_vector: Tensor,
     *,
     check_overflow: bool = True,
+    excluded: Collection[int] = (),
 ) -> RetentionResult:
     """Return L_Lip for the feature maps of a binary network and those of its reference, both in forward order.
+
+    `excluded` are indices of pairs without a meaningful ratio: their sigmas are NaN, and their loss and their gradient
+    are exactly 0. The weights of the other pairs do not change.
 
     Gradient flows only to the binary maps, and also to the reference maps if the variant has `reference_gradient`. The
     vectors of the power iteration are treated as constants. The loss is computed in float32, or in the type of the maps
@@ -68,9 +73,12 @@ def retention_loss(
             reference = [(front.detach(), back.detach()) for front, back in reference]
         alternating_pairs = [pair for pairs in zip(binary, reference, strict=True) for pair in pairs]
         # Binary and reference pairs alternate, so that pairs of one shape are neighbors in a matrix stack.
-        sigmas = compute_spectral_norms(alternating_pairs, variant, start_vector)
+        excluded_entries = {entry for index in excluded for entry in (2 * index, 2 * index + 1)}
+        sigmas = compute_spectral_norms(alternating_pairs, variant, start_vector, excluded_entries)
         binary_sigmas, reference_sigmas = sigmas[::2], sigmas[1::2]
-        loss = sum_weighted_distances(binary_sigmas, reference_sigmas, variant)
+        loss = sum_weighted_distances(binary_sigmas, reference_sigmas, variant, excluded)
+        if len(excluded) == len(binary):
+            loss = _make_zero_with_gradient(loss, binary[0][1])
     result = RetentionResult(loss, binary_sigmas, reference_sigmas)
     if check_overflow and has_overflowed(result, [*binary, *reference]):
         raise RunFailed(describe_overflow(result.sigma_ratios(), variant, [f"pair {i}" for i in range(len(binary))]))
@@ -99,13 +107,20 @@ def describe_overflow(sigma_ratios: Tensor, variant: LcrVariant, places: Sequenc
     )
 
 
-def compute_spectral_norms(pairs: Sequence[Pair], variant: LcrVariant, start_vector: Tensor) -> list[Tensor]:
-    """Return sigma of the retention matrix of each pair. The values are differentiable in the maps.
+def _make_zero_with_gradient(zero: Tensor, feature_map: Tensor) -> Tensor:
+    """Return 0 with a gradient of 0 for the map, so that a caller can differentiate the loss as usual."""
+    return torch.where(torch.ones_like(zero, dtype=torch.bool), zero, feature_map.flatten()[0].to(zero.dtype))
+
+
+def compute_spectral_norms(
+    pairs: Sequence[Pair], variant: LcrVariant, start_vector: Tensor, excluded: Collection[int] = ()
+) -> list[Tensor]:
+    """Return sigma of the retention matrix of each pair, differentiable in the maps, and NaN for an excluded pair.
 
     The power iteration processes all matrices of one size together.
     """
-    sigma_by_pair: dict[int, Tensor] = {}
-    for indices in _group_by_size(pairs, variant):
+    sigma_by_pair = {i: start_vector.new_full((1,), math.nan) for i in excluded}
+    for indices in _group_by_size(pairs, variant, excluded):
         stack = MATRIX_STACKS[variant.matrix]([pairs[i] for i in indices], variant.normalization)
         with torch.no_grad():
             matrices = stack.iteration_matrices()
@@ -120,10 +135,12 @@ def compute_spectral_norms(pairs: Sequence[Pair], variant: LcrVariant, start_vec
     return [sigma.clamp_min(MIN_SIGMA).sqrt() for sigma in sigmas] if variant.sqrt_eigenvalue else sigmas
 
 
-def _group_by_size(pairs: Sequence[Pair], variant: LcrVariant) -> list[list[int]]:
-    """Return lists of indices of pairs whose matrices have the same size and type."""
+def _group_by_size(pairs: Sequence[Pair], variant: LcrVariant, excluded: Collection[int]) -> list[list[int]]:
+    """Return lists of indices of pairs whose matrices have the same size and type, without the excluded pairs."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (front, back) in enumerate(pairs):
+        if i in excluded:
+            continue
         channels = (front.shape[1], back.shape[1]) if variant.matrix == "per-sample" else ()
         groups.setdefault((back.shape[0], back.dtype.itemsize > 4, *channels), []).append(i)
     return list(groups.values())
@@ -148,16 +165,23 @@ START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def sum_weighted_distances(
-    binary_sigmas: Sequence[Tensor], reference_sigmas: Sequence[Tensor], variant: LcrVariant
+    binary_sigmas: Sequence[Tensor],
+    reference_sigmas: Sequence[Tensor],
+    variant: LcrVariant,
+    excluded: Collection[int] = (),
 ) -> Tensor:
-    """Return the weighted sum of the distances of the matrices k = 1 .. L-1. The weights are powers of beta^(k - L)."""
+    """Return the weighted sum of the distances of the matrices k = 1 .. L-1. The weights are powers of beta^(k - L).
+
+    The sum leaves out the pairs with the `excluded` indices, k - 1.
+    """
     num_layers = len(binary_sigmas) + 1
     distance = DISTANCES[variant.distance]
     terms = [
         distance(b, f, variant.beta ** (k - num_layers))
         for k, (b, f) in enumerate(zip(binary_sigmas, reference_sigmas, strict=True), 1)
+        if k - 1 not in excluded
     ]
-    return torch.stack(terms).sum()
+    return torch.stack(terms).sum() if terms else binary_sigmas[0].new_zeros(())
 
 
 def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError, check_name_list
+from lcrbnn.nn.constant_signs import plan_activation_replacements
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.methods.method_registry import get_method
@@ -21,6 +23,7 @@ def binarize(
     *,
     bits: str | None = None,
     skip: Iterable[str] | None = None,
+    activation: str = "replace",
     padding_value: float = 0.0,
     example: Tensor | Sequence[int] | None = None,
     **options: Any,
@@ -33,6 +36,26 @@ def binarize(
 
     `skip` lists the layers that stay real, as names or shell patterns ("*.shortcut.*"). By default these are the first
     and the last layer in the order of registration. `example`, a batch or its shape, is required by xnor++.
+
+    `activation` decides about activations that are never negative, such as ReLU, and feed a binary layer. There every
+    sign is +1, so the layer has the same output for every image and cannot learn. "replace", the default, puts
+    nn.Hardtanh in their place. "keep" leaves them, and a UserWarning names the layers. The default is "replace" because
+    `binarize` changes the network in any case, and no network can use the constant layer that "keep" gives.
+
+    - The inspection follows the values from the activation to the layer, for example through pooling, dropout,
+      flattening, concatenation and sums. Normalization layers and other layers with weights end it, because their
+      results have both signs.
+    - A replaced module is replaced everywhere: in all places that share it, and also if its output is used by a
+      residual connection or by a layer that stays real.
+    - A function call such as F.relu cannot be replaced. It raises InputError with the place and the fix.
+    - An activation stays if its values also weight another map (the sigmoid of a squeeze-and-excite block), and so do
+      activations with both signs (GELU, SiLU, PReLU). Images without negative values that feed a binary layer cannot be
+      replaced either. This is only seen if `example` is a batch of such images. In both cases there is a warning if a
+      binary layer has constant signs.
+    - Methods with a threshold above 0 or a learned threshold, and methods that center their input, need no
+      replacement (for example dorefa, reactnet and rbnn). With real activations (1/32), nothing is inspected.
+    - The network is traced by torch.fx. A network that cannot be traced is inspected by running the example. Without an
+      example there is a warning, and no activation is replaced.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardtanh(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     >>> binarize(net, "irnet")[2].extra_repr()
@@ -68,12 +91,15 @@ def binarize(
     replacements: dict[nn.Module, nn.Module] = {
         real_layers[name]: binary_layer for name, binary_layer in binary_layers.items()
     }
+    with _explain_example_errors(example):
+        replacements |= plan_activation_replacements(model, binary_layers, activation, example)
     _replace_modules(model, replacements)
     if example is not None:
         try:
-            _run_example(model, example)
+            with _explain_example_errors(example):
+                fit_output_shapes(model, example)
         except Exception:
-            _replace_modules(model, {binary_layer: layer for layer, binary_layer in replacements.items()})
+            _replace_modules(model, {new_module: module for module, new_module in replacements.items()})
             raise
     return model
 
@@ -100,12 +126,16 @@ def _check_output_shapes_known(binary_layers: dict[str, nn.Module], method: Meth
         )
 
 
-def _run_example(model: nn.Module, example: Tensor | Sequence[int]) -> None:
+@contextmanager
+def _explain_example_errors(example: Tensor | Sequence[int] | None) -> Iterator[None]:
+    """Turn an error that the network raises for the example into an InputError."""
     try:
-        fit_output_shapes(model, example)
+        yield
     except InputError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if example is None:
+            raise
         shape = tuple(example.shape if isinstance(example, Tensor) else example)
         reason = str(error).strip().partition("\n")[0]
         raise InputError(

@@ -78,9 +78,7 @@ def fit_output_shapes(model: nn.Module, example: Tensor | Sequence[int]) -> None
     Only methods with a scale per output position (xnor++) need this. The training mode and the batch-norm statistics of
     the model do not change.
     """
-    images = example if isinstance(example, Tensor) else _make_example(example)
-    weight = next(iter(model.parameters()), images)
-    images = images.to(weight.device, weight.dtype)
+    images = prepare_example(model, example)
 
     def set_output_shape(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         assert isinstance(layer, BinaryConv2d)
@@ -135,6 +133,13 @@ def use_latent_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.uses_latent_weight = False
+
+
+def prepare_example(model: nn.Module, example: Tensor | Sequence[int]) -> Tensor:
+    """Return the example, a batch or its shape, as a batch on the device and in the dtype of the model."""
+    images = example if isinstance(example, Tensor) else _make_example(example)
+    weight = next(iter(model.parameters()), images)
+    return images.to(weight.device, weight.dtype)
 
 
 def _make_example(shape: Sequence[int]) -> Tensor:

@@ -53,7 +53,7 @@ class AnalysisResult(NamedTuple):
     sensitivity: dict[str, float]  # mean sensitivity, by noise radius
     relative_sensitivity: dict[str, float]  # mean sensitivity divided by the sensitivity between different images
     sign_flips: dict[str, dict[str, float]]  # rate of flipped signs in percent, by noise and layer
-    sigma_ratios: dict[str, float]  # ratios of Eq. 8 on L2-normalized maps, by layer
+    sigma_ratios: dict[str, float]  # ratios of Eq. 8 on L2-normalized maps, by layer; NaN for one sign
     map_correlations: MapCorrelations
 
 
@@ -112,7 +112,7 @@ def _parse_analysis(settings: dict[str, Any], figures: dict[str, Any]) -> Analys
             noise: {name: 100 * _to_finite(v) for name, v in rates.items()}
             for noise, rates in figures.get("flips", {}).items()
         },
-        {name: _to_finite(result["eq8-unit"]) for name, result in (figures.get("ratios") or {}).items()},
+        {name: _to_ratio(result["eq8-unit"]) for name, result in (figures.get("ratios") or {}).items()},
         _parse_map_correlations(figures.get("activation_correlation", {})),
     )
 
@@ -149,6 +149,11 @@ def _to_finite(value: Any) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     return float(value)
+
+
+def _to_ratio(value: Any) -> float:
+    """Return a sigma ratio, which is NaN for feature maps with only one sign."""
+    return float(value) if math.isnan(value) else _to_finite(value)
 
 
 def _drop_missing(values: Mapping[str, Any]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lcrbnn.device import single_thread
 from lcrbnn.errors import InputError
 from lcrbnn.evaluation.evaluate import evaluate
+from lcrbnn.lcr.sigma_ratios import format_ratio, mean_ratio_gap
 from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure
 from lcrbnn.runs.progress import ProgressBar
 from lcrbnn.runs.record import read_record
@@ -84,13 +85,13 @@ def _read_run(path: Path) -> DemoRun:
 
 
 def _mean_ratio_gap(log_line: dict[str, Any]) -> float:
-    return statistics.fmean(abs(ratio - 1) for ratio in log_line["sigma_ratios"])
+    return mean_ratio_gap(log_line["sigma_ratios"])
 
 
 def _render_row(lcr_weight: float, runs: list[DemoRun]) -> str:
     def format_cell(values: list[float], digits: int, unit: str) -> str:
         spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-        return f"{statistics.fmean(values):.{digits}f}{spread}{unit}"
+        return f"{format_ratio(statistics.fmean(values), f'.{digits}f')}{spread}{unit}"
 
     valid = format_cell([run.log_lines[-1]["valid_top1"] for run in runs], 1, " %")
     test = format_cell([run.test_top1 for run in runs], 1, " %")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lcrbnn.errors import InputError, RunFailed, check_known_names, check_output_file
 from lcrbnn.evaluation.paired_difference import PairedDifference, compare_paired
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE, mean_ratio_gap
 from lcrbnn.recipes.recipe import find_recipe
 from lcrbnn.runs.atomic_files import write_atomic
 from lcrbnn.runs.record import read_record
@@ -364,8 +365,10 @@ def _render_row(runs: RecordsBySeed, baseline_runs: RecordsBySeed) -> str:
     last_epochs = [record["figures"]["last_epoch"] for record in runs.values()]
     known_ratios = [line["lcr_gradient_ratio"] for line in last_epochs if line.get("lcr_gradient_ratio") is not None]
     gradient_ratio = _format_mean(known_ratios, 3).split(" ")[0]
-    gaps = [statistics.fmean(abs(r - 1) for r in line["sigma_ratios"]) for line in last_epochs if line["sigma_ratios"]]
-    return "  ".join([*cells, f"{gradient_ratio:<14}", _format_mean(list(filter(math.isfinite, gaps)), 3)])
+    gaps = [mean_ratio_gap(line["sigma_ratios"]) for line in last_epochs if line["sigma_ratios"]]
+    has_only_nan = bool(gaps) and all(map(math.isnan, gaps))
+    mean_gap = NOT_AVAILABLE if has_only_nan else _format_mean(list(filter(math.isfinite, gaps)), 3)
+    return "  ".join([*cells, f"{gradient_ratio:<14}", mean_gap])
 
 
 def _read_valid_top1(record: dict[str, Any]) -> float | None:

@@ -25,7 +25,9 @@ class BinaryConvNet(nn.Module):
         torch.manual_seed(0)
         self.a, self.b, self.c = (nn.Conv2d(n, 8, 3, padding=1) for n in (1, 8, 8))
         self.tail, self.fc, self.act = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(8, 2), act
-        lcrbnn.binarize(self, "bnn", skip=["a", "fc"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of layers after F.relu
+            lcrbnn.binarize(self, "bnn", skip=["a", "fc"], activation="keep", example=(1, 1, 8, 8))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.tail(self.act(self.c(self.act(self.b(self.act(self.a(x))))))))

@@ -22,6 +22,7 @@ from lcrbnn.evaluation.analysis.sensitivity import (
     measure_flip_rates,
     measure_sensitivity,
 )
+from lcrbnn.lcr.sigma_ratios import mean_ratio_gap
 from lcrbnn.nn.model_hooks import eval_mode, iter_binary_layers
 from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
@@ -151,7 +152,7 @@ def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
             if relative_rates:
                 summary[f"flips_over_pairs_{deviation}"] = statistics.fmean(relative_rates)
     if figures["ratios"] is not None:
-        summary["ratio_eq8"] = statistics.fmean(abs(r["eq8-unit"] - 1) for r in figures["ratios"].values())
+        summary["ratio_eq8"] = mean_ratio_gap(r["eq8-unit"] for r in figures["ratios"].values())
     cosines = [maps["binary"]["cosine"] for maps in figures["activation_correlation"].values() if "binary" in maps]
     return summary | ({"cosine": statistics.fmean(cosines)} if cosines else {})
 

@@ -80,6 +80,7 @@ class AbcActivation(ActivationBinarizer):
     """
 
     has_real_padding = True
+    learns_threshold = True
 
     def __init__(self, channels: int, *, activation_bases: int = 1) -> None:
         """Create the learned b and v of each base."""

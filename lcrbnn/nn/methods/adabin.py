@@ -52,6 +52,7 @@ class AdabinActivation(ActivationBinarizer):
     """
 
     has_real_padding = True
+    learns_threshold = True
 
     def __init__(self, channels: int) -> None:
         """Start with a = 1 and b = 0, which gives the plain sign."""

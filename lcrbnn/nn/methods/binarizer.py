@@ -142,6 +142,7 @@ class ActivationBinarizer(Binarizer):
     channel_axis: int = 1  # axis of the input channels; a linear layer sets it to -1
     # whether pixels outside of the image get a real value, because no sign represents it
     has_real_padding: bool = False
+    learns_threshold: bool = False  # whether training moves the input value at which the sign changes
 
     def __init__(self, channels: int) -> None:
         """Create parameters and buffers for this number of input channels."""

@@ -65,6 +65,7 @@ class IenetActivation(ActivationBinarizer):
 
     bits = 2
     has_real_padding = True
+    learns_threshold = True
 
     def __init__(self, channels: int, *, t_min: float = 1e-2, t_max: float = 1e1) -> None:
         """Set the first and last temperature of the schedule, and create b, c and g."""

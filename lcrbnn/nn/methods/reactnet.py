@@ -13,6 +13,8 @@ from lcrbnn.nn.methods.bireal import BirealWeight
 class ReactActivation(ActivationBinarizer):
     """Returns sign(x + b) with slope 2 - 2|x + b| (RSign). b is learned per channel and starts at 0."""
 
+    learns_threshold = True
+
     def __init__(self, channels: int) -> None:
         """Create the learned shifts, one per channel."""
         super().__init__(channels)

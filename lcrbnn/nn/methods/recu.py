@@ -70,6 +70,7 @@ class RecuActivation(ActivationBinarizer):
         if not isinstance(shift, bool):
             raise InputError(f"the shift of recu must be true or false; got {shift!r}")
         self.shift = nn.Parameter(torch.zeros(channels)) if shift else None
+        self.learns_threshold = shift
 
     def forward(self, x: Tensor) -> BinaryTensor:
         """Return the signs without a scale."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from lcrbnn.errors import InputError
 from lcrbnn.lcr.lcr_variants import LcrVariant
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE
 from lcrbnn.report.figures.figure import COLORS, draw_figure, escape_label
 from lcrbnn.runs.record import read_record
 from lcrbnn.runs.run_folder import RunFolder, find_runs
@@ -51,9 +52,8 @@ class CurveGroup:
     @property
     def largest_ratio(self) -> float:
         """The largest of all ratios. It is 0 if no ratios were measured."""
-        return max(
-            (ratio for lines in self.logs for line in lines for ratio in line["sigma_ratios"] or ()), default=0.0
-        )
+        ratios = (ratio for lines in self.logs for line in lines for ratio in line["sigma_ratios"] or ())
+        return max((ratio for ratio in ratios if not math.isnan(ratio)), default=0.0)
 
     def curves_of_column(self, column: str) -> list[Curve]:
         """Return one log column of each run over training. Runs without this column are left out."""
@@ -61,7 +61,7 @@ class CurveGroup:
         return [curve for curve in curves if curve]
 
     def curves_of_ratio(self, index_from_end: int) -> list[Curve]:
-        """Return one ratio of each run over training.
+        """Return one ratio of each run over training, without NaN.
 
         Ratios are counted from the end, so index 1 is the last matrix.
         """
@@ -70,6 +70,7 @@ class CurveGroup:
                 line["epoch"]: line["sigma_ratios"][-index_from_end]
                 for line in lines
                 if len(line["sigma_ratios"] or ()) >= index_from_end
+                and not math.isnan(line["sigma_ratios"][-index_from_end])
             }
             for lines in self.logs
         ]
@@ -183,6 +184,9 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
             # count matrices from the end, because some variants only measure the last blocks
             for k in range(1, group.num_ratios + 1):
                 _draw_curves(panels[num_panels - k], group.curves_of_ratio(k), color, "-")
+        for k in range(1, num_panels + 1):
+            if not any(group.curves_of_ratio(k) for group in groups):
+                panels[num_panels - k].annotate(NOT_AVAILABLE, (0.5, 0.5), xycoords="axes fraction", ha="center")
         if max(group.largest_ratio for group in groups) > LOG_SCALE_FROM:
             panels[0].set_yscale("log", nonpositive="clip")
             panels[0].set_ylim(bottom=max(panels[0].get_ylim()[0], LOG_SCALE_MINIMUM))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE
 from lcrbnn.report.elements import Axis, CommandHint, Dot, DotChart, DotSeries, Element, Histogram, HistogramSeries
 from lcrbnn.report.matched_records import (
     LAYERS,
@@ -79,10 +81,12 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
     elements += make_mean_chart(
         groups,
         "Retention ratio by layer",
-        RATIO_DESCRIPTION,
+        RATIO_DESCRIPTION + _explain_missing_ratios(groups),
         Axis("σ_B / σ_F (Eq. 8, L2-normalized maps)"),
         "layer",
-        _named_values_getter(lambda analysis: analysis.sigma_ratios),
+        _named_values_getter(
+            lambda analysis: {name: r for name, r in analysis.sigma_ratios.items() if not math.isnan(r)}
+        ),
         reference_value=1.0,
     )
     elements += make_mean_chart(
@@ -122,6 +126,13 @@ FLIPS_DESCRIPTION = (
     "Percentage of a layer's signs that flip when Gaussian noise of this standard deviation is added to the pixels. "
     "Means over seeds with 95 % intervals."
 )
+
+
+def _explain_missing_ratios(groups: Sequence[RunGroup]) -> str:
+    get_ratios = measurement_getter(ANALYZE, lambda analysis: analysis.sigma_ratios)
+    ratios_by_run = [get_ratios(run) or {} for group in groups for run in group.runs.values()]
+    names = dict.fromkeys(name for ratios in ratios_by_run for name, ratio in ratios.items() if math.isnan(ratio))
+    return f" {NOT_AVAILABLE} (only one sign): {', '.join(names)}." if names else ""
 
 
 def _named_values_getter(get_values: Callable[[AnalysisResult], Mapping[str, float]]) -> NamedValuesGetter:

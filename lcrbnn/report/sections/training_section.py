@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from lcrbnn.evaluation.table_cells import NO_VALUE
+from lcrbnn.lcr.sigma_ratios import NOT_AVAILABLE, mean_ratio_gap
 from lcrbnn.report.elements import Axis, CommandHint, Element, LineChart, LineSeries, Table
 from lcrbnn.report.measures import (
     STAR_EXPLANATION,
@@ -74,7 +75,7 @@ def get_ratio_gap(run: ReportRun) -> float | None:
 
 
 def _compute_ratio_gap(line: Mapping[str, Any]) -> float | None:
-    gap = statistics.fmean(abs(ratio - 1) for ratio in line["sigma_ratios"]) if line.get("sigma_ratios") else math.nan
+    gap = mean_ratio_gap(line.get("sigma_ratios") or ())
     return gap if math.isfinite(gap) else None
 
 
@@ -91,6 +92,22 @@ def explain_incomparable_ratios(groups: Sequence[RunGroup]) -> str:
         return ""
     listing = "; ".join(f"{name}: {definition}" for name, definition in definitions.items())
     return f"The groups define the ratio σ_B / σ_F differently ({listing}), so the ratios are not compared."
+
+
+def explain_missing_ratios(groups: Sequence[RunGroup]) -> str:
+    """Return a sentence if ratios of the last epoch are NaN, else an empty string."""
+    counts = {}
+    for group in groups:
+        ratios = [run.last_line.get("sigma_ratios") or () for run in group.runs.values()]
+        num_missing = max((sum(map(math.isnan, run_ratios)) for run_ratios in ratios), default=0)
+        if num_missing:
+            counts[group.name] = f"{group.name}: {num_missing} of {max(map(len, ratios))}"
+    if not counts:
+        return ""
+    return (
+        f"Some ratios σ_B / σ_F are {NOT_AVAILABLE} ({'; '.join(counts.values())}), because the binary feature maps "
+        "have only one sign there. The means leave them out."
+    )
 
 
 ACCURACIES = (
@@ -240,7 +257,8 @@ CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float | None], tuple[flo
 
 def build_curves_section(groups: Sequence[RunGroup]) -> list[Element]:
     """Return the section with charts of loss, accuracies and σ_B/σ_F ratios during training."""
-    elements: list[Element] = []
+    missing_ratios = explain_missing_ratios(groups)
+    elements: list[Element] = [missing_ratios] if missing_ratios else []
     for title, (label, get_value, included_values) in CURVES.items():
         lines = [series for i, group in enumerate(groups) if (series := _make_mean_line(group, i, get_value))]
         if lines:

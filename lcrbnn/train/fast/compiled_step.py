@@ -40,7 +40,7 @@ from lcrbnn.train.schedule import compute_lcr_weight, compute_learning_rate
 from lcrbnn.train.setup.build import TrainingParts
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.state import initialize_optimizer_state
-from lcrbnn.train.validation import LcrMeasurement
+from lcrbnn.train.validation import LcrMeasurement, measure_lcr
 
 # A study compiles one step per combination of settings, all in the same process. torch's default limit is too small for
 # this.
@@ -239,6 +239,10 @@ class CompiledStep:
 
     def _prepare(self) -> None:
         """Compile and capture the step. Steps that run for this purpose are undone afterwards."""
+        retention = self.parts.retention
+        if self.spec.uses_lcr and retention is not None and not retention.has_checked_maps:
+            # An eager pass finds the feature maps with only one sign, which the compiled loss leaves out.
+            measure_lcr(self.spec, self.parts, self.train)
         self._use_lr_tensor()
         initialize_optimizer_state(self.parts.optimizer)
         with _restored_afterwards(self._tensors_changed_by_step()):
