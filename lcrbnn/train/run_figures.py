@@ -28,6 +28,7 @@ def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
         "last_epoch": {name: value for name, value in last_line.items() if name not in _NOT_IN_LAST_EPOCH},
         **({} if not splits.data_loading else {"data_loading": _describe_data_loading(loop, lines)}),
         **({} if loop.noise_top1 is None else {"noise_top1": loop.noise_top1}),
+        **({"lcr_modules": dict(loop.parts.lcr_modules)} if loop.parts.lcr_modules else {}),
         "history": sample_log_lines(lines),
         "device": loop.context.device.type,
         "training_step": loop.context.describe_step(),

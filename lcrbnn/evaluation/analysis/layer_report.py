@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.loading.augment import normalize
 from lcrbnn.data.loading.batches import InMemoryBatches
 from lcrbnn.device import find_device
@@ -34,13 +35,15 @@ def load_first_images(
     num_images: int = NUM_IMAGES,
     broken_images: BrokenImages | None = None,
     class_names: tuple[str, ...] = (),
+    picture_split: PictureSplit | None = None,
 ) -> Tensor:
     """Return the first training images of the data set of a run, normalized (no test images).
 
     For image folders, which are ordered by class, evenly spaced images are used. `broken_images` are the unreadable
-    images if they are known. With `class_names`, images of other classes raise InputError.
+    images if they are known. With `class_names`, images of other classes raise InputError. With a `picture_split`,
+    other images raise InputError.
     """
-    dataset, device = find_dataset(spec, class_names), find_device(options.device)
+    dataset, device = find_dataset(spec, class_names, picture_split), find_device(options.device)
     if dataset.find_image_folder is None:
         return next(
             InMemoryBatches(dataset.load(options.data_folder).train, dataset, device).evaluation_batches(num_images)
@@ -48,7 +51,13 @@ def load_first_images(
     with ExitStack() as stack:
         access = replace(options.data_access, workers=0, cache_images="no")
         train = open_splits(
-            [spec.replace(train_split="train+valid")], access, device, stack, broken_images, class_names=class_names
+            [spec.replace(train_split="train+valid")],
+            access,
+            device,
+            stack,
+            broken_images,
+            class_names=class_names,
+            picture_split=picture_split,
         )[0].train
         return normalize(train.read_sample(min(num_images, len(train))).images, train.scale, train.shift)
 

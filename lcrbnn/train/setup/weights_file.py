@@ -10,8 +10,9 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import nn
+
 from lcrbnn.errors import InputError
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.setup.build_network import build_network
@@ -26,7 +27,7 @@ class SavedWeights(NamedTuple):
     """A network from a weights file, and the SHA-256 of the checkpoint that it was copied from."""
 
     spec: TrainSpec
-    model: Network
+    model: nn.Module
     checkpoint_sha256: str
 
 
