@@ -48,17 +48,25 @@ def evaluate(path: Path, options: RunOptions | None = None, *, use_test_split: b
     folder = RunFolder(path)
     device = find_device(options.device)
     spec, model, digest = _load_evaluable(folder, use_test_split)
-    known_images = {"class_names": folder.read_classes(), "picture_split": read_picture_split(folder)}
+    class_names, picture_split = folder.read_classes(), read_picture_split(folder)
     with ExitStack() as stack:
         if use_test_split:
             stack.enter_context(folder.lock())
             with explain_data_folder(spec):
-                batches, broken_images = open_test_split(spec, options.data_access, device, stack, **known_images)
+                batches, broken_images = open_test_split(
+                    spec, options.data_access, device, stack, class_names, picture_split
+                )
         else:
             uncached_access = replace(options.data_access, cache_images="no")
             with explain_data_folder(spec):
                 splits, *_ = open_splits(
-                    [spec], uncached_access, device, stack, folder.read_broken_images(), **known_images
+                    [spec],
+                    uncached_access,
+                    device,
+                    stack,
+                    folder.read_broken_images(),
+                    class_names=class_names,
+                    picture_split=picture_split,
                 )
             check_training_images(folder, splits.train_images_digest, "the run")
             if splits.valid is None:

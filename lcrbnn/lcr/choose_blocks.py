@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,20 @@ from lcrbnn.nn.model_hooks import eval_mode
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-def choose_lcr_modules(model: nn.Module, granularity: str, example: Tensor) -> dict[str, list[str]]:
-    """Return the argument `blocks` or `layers` of Retention for a network with binary layers.
+class LcrModules(NamedTuple):
+    """The arguments `blocks` and `layers` of Retention. A network of this package needs neither."""
+
+    blocks: list[str] | None = None
+    layers: list[str] | None = None
+
+    def __str__(self) -> str:
+        """Return the kind of the modules and their names."""
+        kind, names = ("layers", self.layers) if self.blocks is None else ("blocks", self.blocks)
+        return f"{kind} {', '.join(names or ())}"
+
+
+def choose_lcr_modules(model: nn.Module, granularity: str, example: Tensor) -> LcrModules:
+    """Return the blocks or layers that Retention compares in a network with binary layers.
 
     Blocks are the outermost modules with binary layers that are no containers. If these are binary layers themselves,
     as in a plain chain, or with the granularity "layers", LCR compares the inputs of successive binary layers. Modules
@@ -28,15 +40,15 @@ def choose_lcr_modules(model: nn.Module, granularity: str, example: Tensor) -> d
         )
     layer_names = [name for name, module in model.named_modules() if isinstance(module, BinaryLayer)]
     candidates = layer_names if granularity == "layers" else list_outermost_blocks(model)
-    names = _order_by_forward_pass(model, candidates, example)
+    names = order_by_forward_pass(model, candidates, example)
     if len(names) > 1 and all(isinstance(model.get_submodule(name), BinaryLayer) for name in names):
-        return {"layers": names}
+        return LcrModules(layers=names)
     if not names:
         raise InputError(
             f"{type(model).__name__} has no block with binary layers that takes and returns a feature map: name "
             "modules with lcr_blocks"
         )
-    return {"blocks": names}
+    return LcrModules(blocks=names)
 
 
 def list_outermost_blocks(model: nn.Module) -> list[str]:
@@ -73,7 +85,7 @@ def _is_block_of_layers(container: nn.Module) -> bool:
     return isinstance(container, nn.Sequential) and any(isinstance(m, BinaryLayer) for m in container.children())
 
 
-def _order_by_forward_pass(model: nn.Module, names: list[str], example: Tensor) -> list[str]:
+def order_by_forward_pass(model: nn.Module, names: list[str], example: Tensor) -> list[str]:
     """Return the modules that take and return feature maps of the batch, in the order of their latest calls."""
     called_names: dict[str, bool] = {}
 

@@ -34,10 +34,8 @@ def start_or_resume(run: RunContext) -> tuple[RunState, list[str]]:
     run.ranks.check_same(str(fingerprint), "the version of lcrbnn or the training images")
     run.ranks.run_on_rank0(lambda: _prepare_folder(run))
     run_state, messages = _resume(run)
-    if run.parts.lcr_modules and not run.spec.lcr_blocks and run.parts.retention is not None:
-        kind, names = next(iter(run.parts.lcr_modules.items()))
-        choice = f"LCR compares the feature maps of these {kind} (--lcr-blocks chooses others)"
-        messages.append(f"{choice}: {', '.join(names)}")
+    if any(run.parts.lcr_modules) and not run.spec.lcr_blocks and run.parts.retention is not None:
+        messages.append(f"LCR compares the feature maps of the {run.parts.lcr_modules} (--lcr-blocks chooses others)")
     if run.splits.broken_images:
         count = len(run.splits.broken_images)
         messages.append(f"{count:,} broken images are left out: {run.folder.broken_images_file}")

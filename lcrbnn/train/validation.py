@@ -112,7 +112,13 @@ def _measure_sigma_ratios(spec: TrainSpec, parts: TrainingParts, batch: Batch) -
     teacher = parts.teacher if variant.reference == "teacher" else None
     try:
         retention = Retention(
-            parts.model, variant, teacher=teacher, seed=spec.seed, check_overflow=False, **parts.lcr_modules
+            parts.model,
+            variant,
+            blocks=parts.lcr_modules.blocks,
+            layers=parts.lcr_modules.layers,
+            teacher=teacher,
+            seed=spec.seed,
+            check_overflow=False,
         )
     except InputError:
         return LcrMeasurement(None, None)

@@ -17,7 +17,6 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.methods.binarizer import BinaryTensor, WeightBinarizer
 from lcrbnn.nn.model_hooks import eval_mode, iter_binary_layers
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.spec import TrainSpec
@@ -79,11 +78,11 @@ class ZooNetwork(NamedTuple):
     """Contents of a zoo file."""
 
     spec: TrainSpec
-    model: Network  # in evaluation mode
+    model: nn.Module  # in evaluation mode
     checkpoint_sha256: str  # of the checkpoint the file was made from
 
 
-def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256: str) -> None:
+def write_zoo_file(path: Path, spec: TrainSpec, net: nn.Module, checkpoint_sha256: str) -> None:
     """Write a network to a zoo file. This replaces the latent weights of the network by their signs."""
     store_signs(net)
     sign_names = {f"{MODULE_PREFIX}/{name}.weight" for name, _ in iter_binary_layers(net)}

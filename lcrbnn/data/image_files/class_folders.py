@@ -131,8 +131,8 @@ def _find_classes(root: Path, paths: dict[PathParts, ImageLocation | None], imag
                 "training images train and that of the test images val, or give the folder that contains the classes"
             )
     class_set = set(classes)
-    for parts, location in paths.items():
-        if parts[0] not in class_set and (location is None or len(parts) > 1):
+    for parts in paths:
+        if parts[0] not in class_set and (paths[parts] is None or len(parts) > 1):
             raise InputError(f"{root / parts[0]} has no images; remove the empty class folder")
     if len(classes) == 1:
         raise InputError(f"{root} has only one class, {classes[0]!r}; at least two are needed")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.loading.augment import normalize
@@ -20,7 +20,6 @@ from lcrbnn.evaluation.analysis.map_similarity import (
     expected_correlation,
     mean_similarity,
 )
-from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.dataset import BrokenImages, find_dataset, open_splits
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
@@ -62,7 +61,7 @@ def load_first_images(
         return normalize(train.read_sample(min(num_images, len(train))).images, train.scale, train.shift)
 
 
-def measure_layers(model: Network, images: Tensor) -> dict[str, Any]:
+def measure_layers(model: nn.Module, images: Tensor) -> dict[str, Any]:
     """Return figures of the latent weights and of the activations of each layer for a batch of images."""
     model = model.to(images.device)
     with torch.no_grad():

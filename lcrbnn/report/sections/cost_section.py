@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lcrbnn.errors import InputError
 from lcrbnn.evaluation.analysis.cost import count_cost
 from lcrbnn.evaluation.table_cells import NO_VALUE
 from lcrbnn.report.elements import CommandHint, Element, Link, Table
@@ -14,6 +15,7 @@ from lcrbnn.report.matched_records import COST, RecordFile, select_records
 from lcrbnn.report.run_groups import RunGroup
 from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.dataset import find_dataset
+from lcrbnn.train.setup.network_file import parse_reference
 from lcrbnn.train.setup.spec import TrainSpec
 
 # Keys of a cost record or fields of a counted cost, and their row titles.
@@ -64,7 +66,13 @@ def _find_costs(spec: TrainSpec, records: Sequence[RecordFile]) -> dict[str, Any
     for file in select_records(records, COST):
         if not spec.bits and {name: file.record["settings"].get(name) for name in network} == network:
             return file.record["figures"]
-    cost = count_cost(build_network(spec), shape)
+    try:
+        model = build_network(spec)
+    except InputError:
+        if parse_reference(spec.model) is None:
+            raise
+        return {}  # the file of the user's network is not where the run was started
+    cost = count_cost(model, shape)
     return {name: getattr(cost, name) for name in COST_TITLES if hasattr(cost, name)}
 
 

@@ -35,6 +35,10 @@ def _analysis_getter(get_value: Callable[[AnalysisResult], float | None]) -> Cal
     return measurement_getter(ANALYZE, get_value)
 
 
+def _find_eq5_lower_end(analysis: AnalysisResult) -> float | None:
+    return None if analysis.eq5_log10 is None else analysis.eq5_log10[0]
+
+
 def make_flips_measure(noise: str) -> Measure:
     """Return the rate of sign flips under this noise (or between image pairs), averaged over layers."""
 
@@ -91,7 +95,7 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
     elements += [chart for chart in charts if chart is not None]
     measures = [
         Measure("log10 of the surrogate's bound", _analysis_getter(lambda analysis: analysis.surrogate_bound_log10)),
-        Measure("log10 of Eq. 5's product, lower end", _analysis_getter(lambda analysis: analysis.eq5_log10[0])),
+        Measure("log10 of Eq. 5's product, lower end", _analysis_getter(_find_eq5_lower_end)),
         *(_make_sensitivity_measure(radius) for radius in first_analysis.sensitivity),
         *(make_flips_measure(noise) for noise in first_analysis.sign_flips),
         *(make_relative_flips_measure(noise) for noise in first_analysis.sign_flips if noise != IMAGE_PAIRS),

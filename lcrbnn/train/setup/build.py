@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
+from lcrbnn.lcr.choose_blocks import LcrModules
 from lcrbnn.lcr.retention import Retention
 from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
@@ -38,7 +38,7 @@ class TrainingParts(NamedTuple):
     retention: Retention | None
     optimizer: torch.optim.Optimizer
     parameter_names: dict[Tensor, str]  # every trained parameter, with its name in checkpoints
-    lcr_modules: Mapping[str, list[str]] = {}  # blocks or layers that LCR compares; empty: the network's own
+    lcr_modules: LcrModules = LcrModules()  # the blocks or layers that LCR compares
     network_source: bytes | None = None  # the content of the user's network file
 
 
@@ -76,18 +76,18 @@ def build_training_parts(
     return TrainingParts(model, teacher, digest, retention, optimizer, names, lcr_modules, network_source)
 
 
-def _find_measured_modules(spec: TrainSpec, model: nn.Module) -> dict[str, list[str]]:
+def _find_measured_modules(spec: TrainSpec, model: nn.Module) -> LcrModules:
     """Return the modules for Retention. Only a run that trains with LCR needs them."""
     try:
         return find_lcr_modules(spec, model)
     except InputError:
         if is_lcr_active(build_lcr_variant(spec)):
             raise
-        return {}
+        return LcrModules()
 
 
 def _build_retention(
-    spec: TrainSpec, model: nn.Module, teacher: nn.Module | None, lcr_modules: Mapping[str, list[str]]
+    spec: TrainSpec, model: nn.Module, teacher: nn.Module | None, lcr_modules: LcrModules
 ) -> Retention | None:
     """Return the LCR loss of a run, or None if it trains without."""
     variant = build_lcr_variant(spec)
@@ -95,7 +95,15 @@ def _build_retention(
         return None
     reference = teacher if variant.reference == "teacher" else None
     # The training step detects an overflow itself, at the same step on all processes.
-    return Retention(model, variant, teacher=reference, seed=spec.seed, check_overflow=False, **lcr_modules)
+    return Retention(
+        model,
+        variant,
+        teacher=reference,
+        seed=spec.seed,
+        check_overflow=False,
+        blocks=lcr_modules.blocks,
+        layers=lcr_modules.layers,
+    )
 
 
 def _check_validation_images_unseen(spec: TrainSpec, other_spec: TrainSpec, other_run: str) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from lcrbnn.device import derive_seed
 from lcrbnn.errors import InputError, check_known_names, lookup
-from lcrbnn.lcr.choose_blocks import choose_lcr_modules
+from lcrbnn.lcr.choose_blocks import LcrModules, choose_lcr_modules
 from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
 from lcrbnn.lcr.regularizers import REGULARIZERS
 from lcrbnn.nn.methods.binarizer import Method
@@ -36,16 +36,16 @@ def is_lcr_active(variant: LcrVariant) -> bool:
     return variant.weight > 0 or variant.quantization_error_weight > 0
 
 
-def find_lcr_modules(spec: TrainSpec, model: nn.Module) -> dict[str, list[str]]:
-    """Return the argument `blocks` or `layers` of Retention, or no argument: then the network names its own blocks.
+def find_lcr_modules(spec: TrainSpec, model: nn.Module) -> LcrModules:
+    """Return the blocks or layers that LCR compares, or no names: then the network knows its own blocks.
 
     Raise InputError if a network with binary layers has no suitable blocks.
     """
     variant = build_lcr_variant(spec)
     if spec.lcr_blocks:
-        return {"blocks": list(spec.lcr_blocks)}
+        return LcrModules(blocks=list(spec.lcr_blocks))
     if isinstance(model, Network) or not any(iter_binary_layers(model)):
-        return {}
+        return LcrModules()
     return choose_lcr_modules(model, variant.granularity, make_example(find_dataset(spec)))
 
 
