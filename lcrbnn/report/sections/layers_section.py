@@ -72,7 +72,8 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
         "continuous and has no Lipschitz constant. Sensitivity is measured on the deployed network at the stated "
         "distances. " + STAR_EXPLANATION
     ]
-    elements.append(_chart_norms(groups))
+    if first_analysis.norms:  # not known for the modules of every network
+        elements.append(_chart_norms(groups))
     unit = "σ_B / σ_F (Eq. 8, L2-normalized maps)"
     charts = [
         _chart_by_layer(

@@ -135,7 +135,7 @@ def call_network_function(reference: NetworkReference, source: bytes, arguments:
         raise InputError(f"{reference.path} defines no function {reference.function!r}; it defines {defined}")
     selected = _select_arguments(reference, function, arguments)
     network = _guard(reference, lambda: function(**selected))
-    _reject_sibling_modules(reference, known_modules | {module.__name__})
+    _reject_sibling_modules(reference, source, known_modules | {module.__name__})
     if not isinstance(network, nn.Module):
         raise InputError(f"{reference} must return a torch.nn.Module; it returned {type(network).__name__}")
     return network
@@ -143,7 +143,7 @@ def call_network_function(reference: NetworkReference, source: bytes, arguments:
 
 def _execute(reference: NetworkReference, source: bytes) -> ModuleType:
     """Execute the file as a module. The module is registered, because torch.compile and copies look it up by name."""
-    name = f"lcrbnn_network_{compute_sha256(source)[:16]}"
+    name = _name_module(source)
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
@@ -159,6 +159,10 @@ def _execute(reference: NetworkReference, source: bytes) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _name_module(source: bytes) -> str:
+    return f"lcrbnn_network_{compute_sha256(source)[:16]}"
 
 
 def _guard(reference: NetworkReference, work: Callable[[], Any]) -> Any:
@@ -206,11 +210,10 @@ def _select_arguments(
     return selected
 
 
-def _reject_sibling_modules(reference: NetworkReference, known_modules: set[str]) -> None:
+def _reject_sibling_modules(reference: NetworkReference, source: bytes, known_modules: set[str]) -> None:
     """Raise InputError if the file has imported another file next to it, because a run would not store that file."""
     folder = reference.path.absolute().parent
-    new_modules = sorted(set(sys.modules) - known_modules)
-    for name in new_modules:
+    for name in sorted(set(sys.modules) - known_modules):
         file = getattr(sys.modules.get(name), "__file__", None)
         # A package that was imported before is no sibling: lcrbnn itself may be next to the file, in a source tree.
         if file is None or name.partition(".")[0] in known_modules:
@@ -218,8 +221,8 @@ def _reject_sibling_modules(reference: NetworkReference, known_modules: set[str]
         path = Path(file).absolute()
         is_installed = any(part in INSTALLED_FOLDERS for part in path.parts) or path.is_relative_to(sys.base_prefix)
         if path.is_relative_to(folder) and not is_installed:
-            for module in new_modules:  # so that a second call is rejected, too
-                sys.modules.pop(module, None)
+            for module_name in (name, _name_module(source)):  # so that a second call is rejected, too
+                sys.modules.pop(module_name, None)
             raise InputError(
                 f"{reference.path} imports {path}, which a run does not store: put all code of the network into one "
                 "file, or install the other code as a package"
