@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lcrbnn.errors import InputError
 from lcrbnn.evaluation.analysis.cost import count_cost
 from lcrbnn.evaluation.table_cells import NO_VALUE
 from lcrbnn.report.elements import CommandHint, Element, Link, Table
@@ -66,13 +65,9 @@ def _find_costs(spec: TrainSpec, records: Sequence[RecordFile]) -> dict[str, Any
     for file in select_records(records, COST):
         if not spec.bits and {name: file.record["settings"].get(name) for name in network} == network:
             return file.record["figures"]
-    try:
-        model = build_network(spec)
-    except InputError:
-        if parse_reference(spec.model) is None:
-            raise
-        return {}  # the file of the user's network is not where the run was started
-    cost = count_cost(model, shape)
+    if parse_reference(spec.model) is not None:
+        return {}  # a report executes no network file
+    cost = count_cost(build_network(spec), shape)
     return {name: getattr(cost, name) for name in COST_TITLES if hasattr(cost, name)}
 
 

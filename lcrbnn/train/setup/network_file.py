@@ -121,6 +121,14 @@ def read_spec_network(spec: TrainSpec) -> bytes | None:
     return source
 
 
+def reject_network_file(spec: TrainSpec, source: Path) -> None:
+    """Raise InputError if the network is in a file of the user, which weights files and zoo files do not contain."""
+    if parse_reference(spec.model) is not None:
+        raise InputError(
+            f"{source} has the network {spec.model}, and a file with weights holds no code: use the folder of the run"
+        )
+
+
 def call_network_function(reference: NetworkReference, source: bytes, arguments: Mapping[str, Any]) -> nn.Module:
     """Execute a network file and return the network of its function.
 

@@ -130,8 +130,7 @@ class TrainSpec:
         0,
         "data",
         "N",
-        "seed that divides class folders without train and val (data set 'folder') into 80 % training, 10 % validation "
-        "and 10 % test images",
+        "seed of the 80/10/10 split of class folders without train and val (data set 'folder')",
         low=0,
         high=2**63 - 1,
     )
@@ -142,8 +141,7 @@ class TrainSpec:
         "resnet8-double",
         "model",
         "NAME",
-        "network, one of `lcrbnn models`, or FILE.py:FUNCTION, a function that returns your own network (the file is "
-        "executed)",
+        "network, one of `lcrbnn models`, or FILE.py:FUNCTION, which returns your own network (executes the file)",
     )
     model_sha256: str = _text(
         "", "model", "SHA256", "SHA-256 that the file of --model must have (filled in when a run starts)"
@@ -185,8 +183,7 @@ class TrainSpec:
     lcr_blocks: tuple[str, ...] = _list(
         "LCR",
         "NAME",
-        "modules whose input and output LCR compares, in the order of the forward pass, as a list or separated by "
-        "commas; the default is all blocks of the network",
+        "modules whose inputs and outputs LCR compares, such as layer1.0,layer1.1; empty = all blocks of the network",
         separator=",",
     )
     lcr_warmup_epochs: float = _real(0.0, "LCR", "N", "epochs of linear warm-up of λ from 0")
