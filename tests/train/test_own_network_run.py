@@ -184,7 +184,7 @@ def test_several_seeds_and_chosen_blocks(work_folder: Path, capsys: pytest.Captu
         (["--data", "pics", "--model", "my_net.py:f"], "my_net.py defines no function 'f'"),
         (["--data", "digits", "--split-seed", "1"], "split_seed is only for the data set 'folder'; got digits"),
         (["--data", "pics", *MODEL, "--lcr", "default", "--lcr-blocks", "x"], "no module of Sequential is called 'x'"),
-        (["--data", "pics", *MODEL, "--model-sha256", "12"], "and model_sha256 is 12"),
+        (["--data", "pics", *MODEL, "--model-sha256", "12"], "and the settings have model_sha256 12"),
     ],
 )
 def test_wrong_options_are_rejected_before_anything_is_written(
