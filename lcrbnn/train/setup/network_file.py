@@ -77,8 +77,8 @@ def fill_in_network_digest(spec: TrainSpec, folder: RunFolder, stored_spec: Trai
     digest = compute_sha256(read_network_file(reference.path))
     if spec.model_sha256 not in ("", digest):
         raise InputError(
-            f"{reference.path} has the SHA-256 {digest}, and the settings have model_sha256 {spec.model_sha256}: restore "
-            "the file, or start a new run with it in another folder"
+            f"{reference.path} has the SHA-256 {digest}, and the settings have model_sha256 {spec.model_sha256}: "
+            "restore the file, or start a new run with it in another folder"
         )
     return spec.replace(model_sha256=digest)
 
