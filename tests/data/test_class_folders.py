@@ -21,6 +21,7 @@ PICTURES = select_split(FILES, "train", keep_split_folder=False)  # ant/000.JPEG
 NESTED = {(f"{n[:4]}deep/er/{n[4:]}" if "2." in n else n): content for n, content in PICTURES.items()}
 JUNK = {
     "__MACOSX/ant/._000.JPEG": b"x",
+    "__MACOSX/ant/000.JPEG": b"x",
     "ant/.hidden.png": b"x",
     "ant/Thumbs.db": b"x",
     "Thumbs.db": b"x",

@@ -80,6 +80,7 @@ def test_the_digest_depends_on_the_split_of_each_picture() -> None:
     split = PictureSplit(0, ("a", "b"), ("c",), ("d",))
     assert split._replace(seed=1).digest() == split.digest()
     assert split._replace(train=("a", "c"), valid=("b",)).digest() != split.digest()
+    assert split._replace(test=("e",)).digest() != split.digest()
 
 
 @pytest.mark.parametrize(

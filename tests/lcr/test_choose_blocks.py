@@ -69,6 +69,17 @@ class PairNet(nn.Module):
         return self.head(self.single(self.pair((x, x))[0]).mean((2, 3)))
 
 
+class RepeatingNet(nn.Module):
+    """Calls its first block again after the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first, self.second, self.head = nn.Conv2d(3, 8, 3), Residual(8), Residual(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(self.second(self.first(self.stem(x)))).mean((2, 3)))
+
+
 def make_chain() -> nn.Module:
     def unit(cin: int, cout: int) -> list[nn.Module]:
         return [nn.Conv2d(cin, cout, 3, padding=1), nn.BatchNorm2d(cout), nn.Hardtanh()]
@@ -89,6 +100,7 @@ CASES: dict[str, tuple[nn.Module, LcrModules]] = {
     "wrapper": (Wrapper(StagedNet()), LcrModules(blocks=["network.early.0", "network.late.0", "network.late.1"])),
     "chain": (make_chain(), LcrModules(layers=["0.3", "0.6"])),
     "sequential units": (make_units(), LcrModules(blocks=["1", "2"])),
+    "a block that is called twice": (RepeatingNet(), LcrModules(blocks=["second", "first"])),
     "pairs of maps": (PairNet(), LcrModules(blocks=["single"])),
 }
 
