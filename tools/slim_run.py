@@ -53,6 +53,8 @@ def slim_run(run: Path, target: Path, *, signs_only: bool = False) -> Path:
     for original, copy in (
         (source.log_file, slimmed.log_file),
         (source.classes_file, slimmed.classes_file),
+        (source.split_file, slimmed.split_file),
+        (source.network_file, slimmed.network_file),
         (source.record_file, slimmed.record_file),
     ):
         if original.exists():

@@ -60,12 +60,19 @@ def execute(args: argparse.Namespace) -> int:
         check_output_file(path, "a record" if path == record_file else "a figure")
     loaded = _load_networks(args.networks)
     specs = [spec for spec, *_ in loaded.values()]
-    class_names = {class_names for *_, class_names in loaded.values() if class_names}
+    class_names = {class_names for *_, class_names, _ in loaded.values() if class_names}
+    picture_splits = [picture_split for *_, picture_split in loaded.values() if picture_split is not None]
     if len({(spec.dataset, spec.model) for spec in specs}) > 1 or len(class_names) > 1:
         raise InputError("the networks of a figure must have the same model, data set and classes")
     options = RunOptions(args.device, args.data_folder)
-    images = load_first_images(specs[0], options, args.num_images, class_names=next(iter(class_names), ()))
-    models = {label: model for label, (_, model, _) in loaded.items()}
+    images = load_first_images(
+        specs[0],
+        options,
+        args.num_images,
+        class_names=next(iter(class_names), ()),
+        picture_split=next(iter(picture_splits), None),
+    )
+    models = {label: model for label, (_, model, *_) in loaded.items()}
     figures = _measure_models(models, images)
     draw_weights({label: layer_figures["weights"] for label, layer_figures in figures.items()}, weights_file)
     matrices = _correlation_matrices(next(iter(models.values())), images)
@@ -102,8 +109,9 @@ def _correlation_matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
 
 
 def _load_networks(arguments: list[str]) -> dict[str, Any]:
-    """Return spec, network and class names (empty if not stored) of each network, by its label."""
+    """Return spec, network, class names (empty if not stored) and split of the pictures of each network, by label."""
     from lcrbnn.runs.run_folder import RunFolder
+    from lcrbnn.train.setup.dataset import read_picture_split
     from lcrbnn.train.setup.load import load_network
     from lcrbnn.train.setup.weights_file import read_weights
 
@@ -115,9 +123,10 @@ def _load_networks(arguments: list[str]) -> dict[str, Any]:
         if label in loaded:
             raise InputError(f"two networks are called {label!r}; give them names with NAME=NETWORK")
         if path.is_dir():
-            loaded[label] = (*load_network(RunFolder(path))[:2], RunFolder(path).read_classes())
+            folder = RunFolder(path)
+            loaded[label] = (*load_network(folder)[:2], folder.read_classes(), read_picture_split(folder))
         else:
-            loaded[label] = (*read_weights(path)[:2], ())
+            loaded[label] = (*read_weights(path)[:2], (), None)
     return loaded
 
 

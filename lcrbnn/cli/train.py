@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "lcrbnn train digits --lcr default --run-folder runs/digits",
     "lcrbnn train --dataset cifar10 --model resnet20-double --epochs 100 --seeds 0-2 --run-folder runs/cifar10",
+    "lcrbnn train --data pictures/ --model my_net.py:make_model --image-size 64 --lcr default --run-folder runs/mine",
 )
 OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")  # as --help shows them
 MIN_GRADIENT_RATIO = 0.01  # below this gradient ratio LCR has practically no effect
@@ -57,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_option(groups["run"])
     groups["run"].add_argument(
         "--tensorboard", action="store_true", help="write TensorBoard event files into the run folder"
+    )
+    groups["data"].add_argument(
+        "--data",
+        metavar="PATH",
+        help="your own pictures: folder, zip or tar file with one folder per class, with or without train and val; "
+        "short for --dataset folder --data-folder PATH; or the name of a data set, as --dataset NAME",
     )
     add_data_folder_option(groups["data"])
     add_worker_options(groups["data"])
@@ -92,10 +99,20 @@ def _add_setting(group: ArgumentContainer, setting: Field) -> None:
     if isinstance(default, bool):
         group.add_argument(option, action=argparse.BooleanOptionalAction, **common)
     elif isinstance(default, tuple):
+        if setting.metadata["separator"]:
+            common["action"] = _SplitAtCommas
         item_type = float if setting.metadata["numbers"] else str
         group.add_argument(option, nargs="*", type=item_type, metavar=metavar, **common)
     else:
         group.add_argument(option, type=type(default), metavar=metavar, **common)
+
+
+class _SplitAtCommas(argparse.Action):
+    """Accept a list of names, each word of which may hold several names separated by commas."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        """Store the names as one flat list."""
+        setattr(namespace, self.dest, [name.strip() for word in values for name in word.split(",") if name.strip()])
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -112,6 +129,25 @@ def execute(args: argparse.Namespace) -> int:
             raise ErrorOnOtherRank(128 + signal.signal_number) from None
 
 
+def _apply_data_option(args: argparse.Namespace) -> None:
+    """Set --dataset, and --data-folder for a path, from --data."""
+    from lcrbnn.data.datasets import DATASETS, default_data_folder
+
+    if args.data is None:
+        return
+    if hasattr(args, "dataset"):
+        raise InputError("give --data or --dataset, not both")
+    path = Path(args.data)
+    if args.data in DATASETS and not path.exists():
+        args.dataset = args.data
+        return
+    if args.data_folder != default_data_folder():
+        raise InputError("give --data PATH or --data-folder, not both")
+    if not path.exists():
+        raise InputError(f"--data {args.data} does not exist, and no data set has this name (lcrbnn data lists them)")
+    args.dataset, args.data_folder = "folder", path
+
+
 def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     from lcrbnn.device import find_device
     from lcrbnn.runs.run_folder import RunFolder
@@ -119,6 +155,7 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     from lcrbnn.train.setup.validate import validate_jobs
     from lcrbnn.train.train import train_validated
 
+    _apply_data_option(args)
     options = RunOptions(
         device=args.device,
         data_folder=args.data_folder,

@@ -13,7 +13,9 @@ import numpy as np
 
 from lcrbnn.data.cifar10 import load_cifar10, load_small_cifar10
 from lcrbnn.data.digits import MAX_PIXEL_VALUE, read_digits
+from lcrbnn.data.image_files.class_folders import find_pictures
 from lcrbnn.data.image_files.image_folder import ImageFolder, find_folder_with_classes, find_image_folder
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.image_files.read_arrays import read_image_arrays
 from lcrbnn.data.image_files.walk import KAGGLE_FOLDERS
 from lcrbnn.data.split import ImageArrays, Split
@@ -55,21 +57,34 @@ class DataSet:
         """Return a representative sample of `count` images."""
         return split.take(self.choose_sample_rows(np.arange(count), len(split.labels)))
 
+    @property
+    def divides_class_folders(self) -> bool:
+        """Whether class folders without train and val are accepted and divided."""
+        return self.find_image_folder is find_pictures
+
     def with_options(
-        self, image_size: int, num_classes: int, *, skip_broken: bool = False, class_names: tuple[str, ...] = ()
+        self,
+        image_size: int,
+        num_classes: int,
+        *,
+        skip_broken: bool = False,
+        class_names: tuple[str, ...] = (),
+        split_seed: int = 0,
+        picture_split: PictureSplit | None = None,
     ) -> DataSet:
         """Return the data set with another image size, other classes, or another treatment of broken images.
 
         With `class_names`, reading a folder with other classes raises InputError. Data sets that are not read from
-        image files are returned unchanged.
+        image files are returned unchanged. `split_seed` divides class folders without train and val, unless there is a
+        `picture_split`, the split that a run has stored.
         """
         if self.find_image_folder is None:
             return self
-        find_folder = (
-            partial(find_folder_with_classes, self.find_image_folder, class_names)
-            if class_names
-            else self.find_image_folder
-        )
+        find_folder = self.find_image_folder
+        if self.divides_class_folders:
+            find_folder = partial(find_pictures, split_seed=split_seed, picture_split=picture_split)
+        if class_names:
+            find_folder = partial(find_folder_with_classes, find_folder, class_names)
         load = partial(
             read_image_arrays,
             find_folder,
@@ -174,8 +189,8 @@ _DATASETS = [
     ),
     _make_folder_dataset(
         "folder",
-        "your own images: train/<class>/..., val/<class>/..., as folders, zip or tar files; 224 x 224, or --image-size",
-        find_image_folder,
+        "your own images in class folders, with or without train and val, or in zip or tar; 224 x 224, or --image-size",
+        find_pictures,
         224,
         0,
         num_validation_images=10_000,

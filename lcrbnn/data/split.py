@@ -26,9 +26,23 @@ class Split(NamedTuple):
 class ImageArrays:
     """Training and test images of a data set as published, uint8."""
 
-    def __init__(self, train: Split | Callable[[], Split], test: Split | Callable[[], Split]) -> None:
-        """Store both splits, or functions that read them at the first access."""
-        self._train, self._test = train, test
+    def __init__(
+        self,
+        train: Split | Callable[[], Split],
+        test: Split | Callable[[], Split],
+        divide_train: Callable[[], tuple[Split, Split]] | None = None,
+    ) -> None:
+        """Keep both splits, or functions that read them at the first access.
+
+        `divide_train` returns the training images without the validation images and the validation images, if the data
+        set fixes them.
+        """
+        self._train, self._test, self._divide_train = train, test, divide_train
+
+    @property
+    def has_fixed_validation(self) -> bool:
+        """Whether the data set fixes its validation images."""
+        return self._divide_train is not None
 
     @cached_property
     def train(self) -> Split:
@@ -41,10 +55,9 @@ class ImageArrays:
         return self._test() if callable(self._test) else self._test
 
     def split_validation(self, num_validation_images: int) -> tuple[Split, Split]:
-        """Return the training images without the validation images, and the validation images.
-
-        The split is always the same.
-        """
+        """Return the training images without the validation images, and the validation images (always the same)."""
+        if self._divide_train is not None:
+            return self._divide_train()
         order = np.random.default_rng(VALIDATION_SEED).permutation(len(self.train.labels))
         return self.train.take(np.sort(order[num_validation_images:])), self.train.take(
             np.sort(order[:num_validation_images])

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from lcrbnn.data.datasets import DataSet
 from lcrbnn.device import deterministic_run, find_device
 from lcrbnn.errors import InputError
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.record import append_test_result
 from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.cuda_graph import GraphPredictor
-from lcrbnn.train.setup.dataset import find_run_dataset, open_splits, open_test_split
+from lcrbnn.train.setup.dataset import find_run_dataset, open_splits, open_test_split, read_picture_split
 from lcrbnn.train.setup.load import explain_data_folder, load_finished_network, load_network
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
@@ -34,7 +35,7 @@ def check_evaluable(path: Path, *, use_test_split: bool) -> None:
     _load_evaluable(RunFolder(path), use_test_split)
 
 
-def _load_evaluable(folder: RunFolder, use_test_split: bool) -> tuple[TrainSpec, Network, str]:
+def _load_evaluable(folder: RunFolder, use_test_split: bool) -> tuple[TrainSpec, nn.Module, str]:
     return load_finished_network(folder) if use_test_split else load_network(folder)
 
 
@@ -47,17 +48,25 @@ def evaluate(path: Path, options: RunOptions | None = None, *, use_test_split: b
     folder = RunFolder(path)
     device = find_device(options.device)
     spec, model, digest = _load_evaluable(folder, use_test_split)
-    class_names = folder.read_classes()
+    class_names, picture_split = folder.read_classes(), read_picture_split(folder)
     with ExitStack() as stack:
         if use_test_split:
             stack.enter_context(folder.lock())
             with explain_data_folder(spec):
-                batches, broken_images = open_test_split(spec, options.data_access, device, stack, class_names)
+                batches, broken_images = open_test_split(
+                    spec, options.data_access, device, stack, class_names, picture_split
+                )
         else:
             uncached_access = replace(options.data_access, cache_images="no")
             with explain_data_folder(spec):
                 splits, *_ = open_splits(
-                    [spec], uncached_access, device, stack, folder.read_broken_images(), class_names=class_names
+                    [spec],
+                    uncached_access,
+                    device,
+                    stack,
+                    folder.read_broken_images(),
+                    class_names=class_names,
+                    picture_split=picture_split,
                 )
             check_training_images(folder, splits.train_images_digest, "the run")
             if splits.valid is None:
@@ -79,9 +88,9 @@ def evaluate(path: Path, options: RunOptions | None = None, *, use_test_split: b
 class EvaluatedModel(NamedTuple):
     """A trained network of a run or of the zoo, with its data set, and with settings that identify it in records."""
 
-    name: str  # name of the network in messages and tables
-    spec: TrainSpec  # the precision in this spec is used for evaluation
-    model: Network
+    name: str  # for messages and tables
+    spec: TrainSpec  # spec.precision is the precision of evaluation
+    model: nn.Module
     dataset: DataSet
     record_settings: dict[str, Any]  # training spec and SHA-256 of the weights; every record contains both
 

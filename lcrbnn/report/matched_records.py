@@ -48,8 +48,8 @@ class AnalysisResult(NamedTuple):
     """Measurements of `lcrbnn analyze`. A field is empty if the network has nothing of this kind."""
 
     norms: dict[str, tuple[float, float]]
-    surrogate_bound_log10: float
-    eq5_log10: tuple[float, float]
+    surrogate_bound_log10: float | None
+    eq5_log10: tuple[float, float] | None
     sensitivity: dict[str, float]  # mean sensitivity, by noise radius
     relative_sensitivity: dict[str, float]  # mean sensitivity divided by the sensitivity between different images
     sign_flips: dict[str, dict[str, float]]  # rate of flipped signs in percent, by noise and layer
@@ -100,12 +100,12 @@ def _parse_attacks(settings: dict[str, Any], figures: dict[str, Any]) -> AttackR
 
 
 def _parse_analysis(settings: dict[str, Any], figures: dict[str, Any]) -> AnalysisResult:
-    low, high = figures["eq5_log10"]
+    eq5, surrogate = figures["eq5_log10"], figures["surrogate_log10"]  # None: the bounds of a module are not known
     radii = figures["sensitivity"]["radii"]
     return AnalysisResult(
         {name: (_to_finite(result["low"]), _to_finite(result["high"])) for name, result in figures["norms"].items()},
-        _to_finite(figures["surrogate_log10"]),
-        (_to_finite(low), _to_finite(high)),
+        None if surrogate is None else _to_finite(surrogate),
+        None if eq5 is None else (_to_finite(eq5[0]), _to_finite(eq5[1])),
         {radius: _to_finite(result["mean"]) for radius, result in radii.items()},
         _drop_missing(figures["sensitivity"].get("over_pairs", {})),
         {

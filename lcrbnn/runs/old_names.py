@@ -129,7 +129,8 @@ _STUDY_OPTIONS = {
 }
 OPTIONS = {  # command -> old option -> new option; an option can have several meanings
     "train": {
-        **{_option(old): _option(new) for old, new in SETTINGS.items()},
+        # --data is an option again: a data set or the path of pictures.
+        **{_option(old): _option(new) for old, new in SETTINGS.items() if old != "data"},
         "--no-skip-broken": "--no-skip-broken-images",
         "--start-from": "--init-from",
         "--run": "--run-folder",

@@ -35,6 +35,8 @@ class RunFolder:
         self.fault_file = path / "fault.json"
         self.broken_images_file = path / "broken.json"
         self.classes_file = path / "classes.json"
+        self.split_file = path / "split.json"
+        self.network_file = path / "network.py"
         self.checkpoints_folder = path / "checkpoints"
 
     def exists(self) -> bool:
@@ -50,8 +52,14 @@ class RunFolder:
         return self.exists() and not has_files and not (self.log_file.exists() and self.log_file.stat().st_size)
 
     def delete_start(self) -> None:
-        """Remove the files of a run that has no log line and no checkpoint. spec.json is removed last."""
-        for file in (self.broken_images_file, self.classes_file, self.spec_file):
+        """Remove the files of a run that wrote no log line and no checkpoint. spec.json is removed last."""
+        for file in (
+            self.broken_images_file,
+            self.classes_file,
+            self.split_file,
+            self.network_file,
+            self.spec_file,
+        ):
             file.unlink(missing_ok=True)
 
     def check_can_create(self) -> None:
@@ -171,6 +179,15 @@ class RunFolder:
     def read_classes(self) -> tuple[str, ...]:
         """Return the names of the classes. If the run has no file with class names, return an empty tuple."""
         return tuple(map(str, _read_json(self.classes_file, list, "names of classes") or ()))
+
+    def write_split(self, split: dict[str, Any]) -> None:
+        """Write the seed of a computed split, and the names of the training, validation and test images."""
+        write_atomic(self.split_file, [(json.dumps(split, indent=1) + "\n").encode()])
+
+    def read_split(self) -> dict[str, Any] | None:
+        """Return the computed split of the images, or None if the run has none."""
+        split: dict[str, Any] | None = _read_json(self.split_file, dict, "split of images")
+        return split
 
     # -- the log: one JSON line per epoch ------------------------------------------------------------------------------
 

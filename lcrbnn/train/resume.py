@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from lcrbnn import __version__
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.errors import InputError
+from lcrbnn.runs.atomic_files import write_atomic
 from lcrbnn.runs.checkpoint import Checkpoint
 from lcrbnn.train import state
 from lcrbnn.train.run_context import RunContext, RunState
-from lcrbnn.train.setup.dataset import check_same_classes
+from lcrbnn.train.setup.dataset import check_same_classes, read_picture_split
 from lcrbnn.train.setup.validate_checkpoint import (
     SOURCE_DIGEST,
     SUMS_ARRAY,
@@ -32,6 +34,8 @@ def start_or_resume(run: RunContext) -> tuple[RunState, list[str]]:
     run.ranks.check_same(str(fingerprint), "the version of lcrbnn or the training images")
     run.ranks.run_on_rank0(lambda: _prepare_folder(run))
     run_state, messages = _resume(run)
+    if any(run.parts.lcr_modules) and not run.spec.lcr_blocks and run.parts.retention is not None:
+        messages.append(f"LCR compares the feature maps of the {run.parts.lcr_modules} (--lcr-blocks chooses others)")
     if run.splits.broken_images:
         count = len(run.splits.broken_images)
         messages.append(f"{count:,} broken images are left out: {run.folder.broken_images_file}")
@@ -50,12 +54,27 @@ def _prepare_folder(run: RunContext) -> None:
         run.folder.create(run.spec.to_dict())
     with _explain_write_errors(run):
         run.folder.remove_leftovers()
+        if run.parts.network_source is not None:
+            write_atomic(run.folder.network_file, [run.parts.network_source])
         if run.spec.skip_broken_images:
             run.folder.write_broken_images(run.splits.broken_images)
         if run.splits.class_names:
             check_same_classes(run.folder, run.splits.class_names, "the run")
             if not run.folder.read_classes():
                 run.folder.write_classes(run.splits.class_names)
+        if run.splits.picture_split is not None:
+            _store_picture_split(run, run.splits.picture_split)
+
+
+def _store_picture_split(run: RunContext, split: PictureSplit) -> None:
+    """Write the split of the pictures, or raise InputError if the run has stored another one."""
+    stored_split = read_picture_split(run.folder)
+    if stored_split is None:
+        run.folder.write_split(split._asdict())
+    elif stored_split != split:
+        raise InputError(
+            f"the run in {run.folder.path} has stored another split of the pictures: resume it without other runs"
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
     last_line = loop.folder.read_last_log_line()
     newest_checkpoint = loop.folder.find_newest_checkpoint()
     assert newest_checkpoint is not None
+    lcr_modules = {kind: names for kind, names in loop.parts.lcr_modules._asdict().items() if names}
     return {
         "epochs": len(lines),
         "steps": loop.steps_done,
@@ -28,6 +29,7 @@ def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
         "last_epoch": {name: value for name, value in last_line.items() if name not in _NOT_IN_LAST_EPOCH},
         **({} if not splits.data_loading else {"data_loading": _describe_data_loading(loop, lines)}),
         **({} if loop.noise_top1 is None else {"noise_top1": loop.noise_top1}),
+        **({"lcr_modules": lcr_modules} if lcr_modules else {}),
         "history": sample_log_lines(lines),
         "device": loop.context.device.type,
         "training_step": loop.context.describe_step(),

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.device import deterministic_run, find_device
 from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed, StopSignal, check_number, lookup
 from lcrbnn.runs.progress import ProgressBar
@@ -22,13 +23,14 @@ from lcrbnn.train.resume import start_or_resume
 from lcrbnn.train.run_context import RunContext
 from lcrbnn.train.run_figures import collect_run_figures
 from lcrbnn.train.setup.build import TrainingParts, build_training_parts
-from lcrbnn.train.setup.dataset import BrokenImages, find_broken_training_images, open_splits
+from lcrbnn.train.setup.dataset import BrokenImages, find_broken_training_images, open_splits, read_picture_split
 from lcrbnn.train.setup.options import STEP_MODES, RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.setup.validate import (
     check_parallel_runs,
     check_referenced_run_images,
     check_run_folders,
+    read_network_source,
     validate_jobs,
 )
 from lcrbnn.train.tensorboard import TensorboardWriter, check_tensorboard_installed
@@ -102,9 +104,13 @@ def train_validated(
     check_parallel_runs(specs, options.ranks)
     labels = {folder: _make_label(folder.path, label_root, len(folders)) for folder in folders}
     with ExitStack() as stack:
-        parts = ranks.run_on_all_ranks(lambda: _build_all_parts(folders, options, labels))
+        sources = ranks.run_on_rank0(lambda: [read_network_source(spec, run) for run, spec in folders.items()])
+        parts = ranks.run_on_all_ranks(lambda: _build_all_parts(folders, options, labels, sources))
         broken_images = _find_broken_images(folders, options)
-        runs = ranks.run_on_all_ranks(lambda: _make_contexts(folders, parts, options, stack, broken_images, labels))
+        picture_split = ranks.run_on_rank0(lambda: _read_picture_split(folders))
+        runs = ranks.run_on_all_ranks(
+            lambda: _make_contexts(folders, parts, options, stack, broken_images, picture_split, labels)
+        )
         runs = _lock_and_check(runs, stack, jobs, resume)
         stack.enter_context(deterministic_run(specs[0].deterministic, specs[0].precision))
         loops = _start_loops(runs, ranks, progress)
@@ -129,16 +135,24 @@ def _make_label(path: Path, label_root: Path | None, num_runs: int) -> str:
 
 
 def _build_all_parts(
-    folders: Mapping[RunFolder, TrainSpec], options: RunOptions, labels: Mapping[RunFolder, str]
+    folders: Mapping[RunFolder, TrainSpec],
+    options: RunOptions,
+    labels: Mapping[RunFolder, str],
+    network_sources: Sequence[bytes | None],
 ) -> dict[RunFolder, TrainingParts]:
     """Build network, teacher, LCR loss and optimizer of each run. If there are several runs, an error names the run."""
     device = find_device(options.device)
     fused = options.is_compiled and device.type == "cuda"
     parts = {}
-    for folder, spec in folders.items():
+    for (folder, spec), network_source in zip(folders.items(), network_sources, strict=True):
         try:
             parts[folder] = build_training_parts(
-                spec, device, fused=fused, ranks=options.ranks, runs_folder=options.runs_folder
+                spec,
+                device,
+                fused=fused,
+                ranks=options.ranks,
+                runs_folder=options.runs_folder,
+                network_source=network_source,
             )
         except InputError as error:
             raise InputError(f"{labels[folder]}: {error}" if labels[folder] else str(error)) from None
@@ -166,19 +180,32 @@ def _read_broken_images(folders: Iterable[RunFolder]) -> BrokenImages | None:
     return next((images for images in all_images if images is not None), None)
 
 
+def _read_picture_split(folders: Iterable[RunFolder]) -> PictureSplit | None:
+    """Return the split of the pictures that one of the runs has stored, or None if none of them has."""
+    splits = (read_picture_split(folder) for folder in folders if not folder.has_no_output())
+    return next((split for split in splits if split is not None), None)
+
+
 def _make_contexts(
     folders: Mapping[RunFolder, TrainSpec],
     parts: Mapping[RunFolder, TrainingParts],
     options: RunOptions,
     stack: ExitStack,
     broken_images: BrokenImages,
+    picture_split: PictureSplit | None,
     labels: Mapping[RunFolder, str],
 ) -> list[RunContext]:
     """Open the images of all runs, and make their steps. Nothing is written. `stack` closes the image readers."""
     ranks, device = options.ranks, find_device(options.device)
     rank_and_world_size = (ranks.rank, ranks.size)
     all_splits = open_splits(
-        list(folders.values()), options.data_access, device, stack, broken_images, rank_and_world_size
+        list(folders.values()),
+        options.data_access,
+        device,
+        stack,
+        broken_images,
+        rank_and_world_size,
+        picture_split=picture_split,
     )
     runs = []
     for (folder, spec), splits in zip(folders.items(), all_splits, strict=True):

@@ -17,6 +17,7 @@ from lcrbnn.lcr.retention import Retention
 from lcrbnn.lcr.second_pass import freeze_running_statistics
 from lcrbnn.nn.model_hooks import eval_mode
 from lcrbnn.nn.models.model_registry import FULL_PRECISION
+from lcrbnn.nn.models.network import Network
 from lcrbnn.train.cuda_graph import GraphPredictor
 from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
 from lcrbnn.train.objective import LOSS_SCALES, compute_non_lcr_loss
@@ -111,13 +112,26 @@ def _measure_sigma_ratios(spec: TrainSpec, parts: TrainingParts, batch: Batch) -
     variant = build_lcr_variant(spec).replace(weight=1.0, quantization_error_weight=0.0, learnable_scale=False)
     teacher = parts.teacher if variant.reference == "teacher" else None
     try:
-        retention = Retention(parts.model, variant, teacher=teacher, seed=spec.seed, check_overflow=False)
+        retention = Retention(
+            parts.model,
+            variant,
+            blocks=parts.lcr_modules.blocks,
+            layers=parts.lcr_modules.layers,
+            teacher=teacher,
+            seed=spec.seed,
+            check_overflow=False,
+        )
     except InputError:
         return LcrMeasurement(None, None)
     try:
         with autocast_precision(spec.precision, batch.images.device):
             parts.model(batch.images)
-            retention.loss()
+            try:
+                retention.loss()
+            except InputError:
+                if isinstance(parts.model, Network):
+                    raise
+                return LcrMeasurement(None, None)  # the automatic choice of blocks does not suit this network
     finally:
         retention.close()
     return LcrMeasurement(_round_ratios(retention), None)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from lcrbnn.zoo.zoo_index import ZooMember, find_member, list_members, parse_zoo_name
 
 if TYPE_CHECKING:
-    from lcrbnn.nn.models.network import Network
+    from torch import nn
 
 __all__ = ["ZooMember", "find_member", "list_members", "load", "parse_zoo_name"]
 
 
-def load(name: str) -> Network:
+def load(name: str) -> nn.Module:
     """Return the network of this name in evaluation mode, ready for inference and further training."""
     from lcrbnn.zoo.zoo_file import load_member
 

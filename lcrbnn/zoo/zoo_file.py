@@ -17,9 +17,9 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.methods.binarizer import BinaryTensor, WeightBinarizer
 from lcrbnn.nn.model_hooks import eval_mode, iter_binary_layers
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from lcrbnn.train.setup.build_network import build_network
+from lcrbnn.train.setup.network_file import reject_network_file
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.state import module_to_arrays, restore_module
 from lcrbnn.zoo.zoo_index import ZooMember
@@ -108,12 +108,13 @@ class ZooNetwork(NamedTuple):
     """The contents of a zoo file."""
 
     spec: TrainSpec
-    model: Network  # the network, in evaluation mode
-    checkpoint_sha256: str  # SHA-256 of the checkpoint from which the file was made
+    model: nn.Module  # in evaluation mode
+    checkpoint_sha256: str  # of the checkpoint the file was made from
 
 
-def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256: str) -> None:
+def write_zoo_file(path: Path, spec: TrainSpec, net: nn.Module, checkpoint_sha256: str) -> None:
     """Write a network to a zoo file. This replaces the latent weights of the network by their signs."""
+    reject_network_file(spec, path)
     store_signs(net)
     sign_names = {
         f"{MODULE_PREFIX}/{name}.{tensor}" for name, _ in iter_binary_layers(net) for tensor in ("weight", MORE_SIGNS)
@@ -152,6 +153,7 @@ def read_zoo_file(path: Path) -> ZooNetwork:
     if not isinstance(metadata["spec"], dict) or not isinstance(metadata["checkpoint_sha256"], str):
         raise InputError(f"{path} is not a zoo file: spec must be an object and checkpoint_sha256 a string")
     spec = TrainSpec.from_dict(metadata["spec"])
+    reject_network_file(spec, path)
     net = build_network(spec)
     store_signs(net)
     module_values = {

@@ -7,12 +7,12 @@ from itertools import islice
 
 import numpy as np
 import torch
+from torch import nn
 
 from lcrbnn.data.datasets import DataSet
 from lcrbnn.data.loading.batches import MAX_EVALUATION_BATCH_SIZE, InMemoryBatches
 from lcrbnn.device import deterministic_run, find_device
 from lcrbnn.evaluation.evaluate import EvaluatedModel
-from lcrbnn.nn.models.network import Network
 from lcrbnn.train.cuda_graph import GraphPredictor
 from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.options import RunOptions
@@ -40,8 +40,8 @@ def evaluate_zoo_file(network: ZooNetwork, options: RunOptions, max_batches: int
 
 
 @torch.no_grad()
-def compute_probe_logits(model: Network, dataset: DataSet) -> list[list[float]]:
-    """Return the logits for images with random pixels. float64 is used, so that no sign depends on the machine."""
+def compute_probe_logits(model: nn.Module, dataset: DataSet) -> list[list[float]]:
+    """Return the logits of images with random pixels, in float64, so that no sign depends on the machine."""
     shape = (NUM_PROBE_IMAGES, dataset.channels, dataset.image_size, dataset.image_size)
     pixels = np.random.default_rng(0).integers(0, dataset.max_pixel_value + 1, shape, np.uint8)
     float64_model = deepcopy(model).cpu().double().eval()

@@ -68,7 +68,7 @@ def test_invalid_value_in_a_plan_gives_a_one_line_error(
     assert error_text.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["spec.json", "log.jsonl", "classes.json", "broken.json"])
+@pytest.mark.parametrize("name", ["spec.json", "log.jsonl", "classes.json", "broken.json", "split.json"])
 def test_pipe_in_a_run_folder_is_rejected_without_waiting(name: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     readers = {
@@ -76,6 +76,7 @@ def test_pipe_in_a_run_folder_is_rejected_without_waiting(name: str, tmp_path: P
         "log.jsonl": folder.read_log,
         "classes.json": folder.read_classes,
         "broken.json": folder.read_broken_images,
+        "split.json": folder.read_split,
     }
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match="it is not a regular file"):

@@ -136,13 +136,17 @@ def test_delete_start_removes_the_spec_last(folder: RunFolder, monkeypatch: pyte
 
     folder.write_broken_images({"a": "it is empty"})
     folder.write_classes(("cat", "dog"))
+    folder.write_split({"seed": 0})
+    folder.network_file.write_text("")
     monkeypatch.setattr(Path, "unlink", record_unlink)
     folder.delete_start()
-    assert sorted(deleted_names) == ["broken.json", "classes.json", "spec.json"]
+    assert sorted(deleted_names) == ["broken.json", "classes.json", "network.py", "spec.json", "split.json"]
     assert deleted_names[-1] == "spec.json"
     folder.create({"lr": 0.2})
     assert folder.read_classes() == ()
     assert folder.read_broken_images() is None
+    assert folder.read_split() is None
+    assert not folder.network_file.exists()
 
 
 def test_create_syncs_the_parent_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

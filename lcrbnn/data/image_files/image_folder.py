@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ import numpy as np
 
 from lcrbnn.data.image_files.image_index import ARCHIVE_SUFFIXES, PLAIN_FILE, ImageIndex, describe_non_file
 from lcrbnn.data.image_files.label_file import find_label, read_labels
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.image_files.walk import (
     IMAGE_SUFFIXES,
     SPLITS,
@@ -37,12 +39,25 @@ class ImageFolder:
     train: ImageIndex
     test: ImageIndex
     classes: tuple[str, ...]
+    picture_split: PictureSplit | None = None  # if the folder has no train and val; then `train` includes validation
+
+    def digest(self) -> str:
+        """Return a hash of the names and labels of the training images, and of the split, if it was computed."""
+        digest = self.train.digest()
+        if self.picture_split is None:
+            return digest
+        return hashlib.sha256(f"{digest} {self.picture_split.digest()}".encode()).hexdigest()[:16]
 
     def split_validation(self, num_validation_images: int) -> tuple[ImageIndex, ImageIndex]:
         """Return the training images without the validation images, and the validation images.
 
-        The validation images are always the same, and at most a tenth of the training images.
+        The validation images are always the same, and at most a tenth of the training images. If the folder has a
+        computed split, they are those of the split.
         """
+        if self.picture_split is not None:
+            validation_names = set(self.picture_split.valid)
+            is_validation = np.array([self.train.relative_name(i) in validation_names for i in range(len(self.train))])
+            return self.train.take(np.flatnonzero(~is_validation)), self.train.take(np.flatnonzero(is_validation))
         num_train_images = len(self.train)
         num_validation_images = count_validation_images(num_train_images, num_validation_images)
         order = np.random.default_rng(VALIDATION_SEED).permutation(num_train_images)
@@ -67,7 +82,7 @@ def find_image_folder(folder: Path, *subfolders: str) -> ImageFolder:
     cached, because listing them is slow and all runs of a study ask for the same index.
     """
     candidates = [folder, *(folder / name for name in subfolders)]
-    root = next((path for path in candidates if _is_image_folder(path)), None)
+    root = next((path for path in candidates if is_image_folder(path)), None)
     if root is None:
         if not folder.exists():
             raise InputError(f"{folder} does not exist; it must contain train and val, as folders, zip or tar files")
@@ -83,11 +98,11 @@ def find_image_folder(folder: Path, *subfolders: str) -> ImageFolder:
         raise InputError(
             f"{folder} has no training images: there is no folder train, train*.zip or train*.tar{alternatives}"
         )
-    file_states = _read_archive_states(root)
+    file_states = read_archive_states(root)
     return _index_images(root) if file_states is None else _index_cached(root, file_states)
 
 
-def _read_archive_states(root: Path) -> FileStates | None:
+def read_archive_states(root: Path) -> FileStates | None:
     """Return data that changes when an archive changes, or None for folders, whose files can change unnoticed."""
     if not root.is_file() and any((root / split).is_dir() for split in SPLITS):
         return None
@@ -142,7 +157,8 @@ def _find_compressed_archive(folder: Path, subfolders: Sequence[str]) -> Path | 
     return next((file for file in files if file.name.lower().endswith(COMPRESSED_SUFFIXES)), None)
 
 
-def _is_image_folder(path: Path) -> bool:
+def is_image_folder(path: Path) -> bool:
+    """Return whether a path is an archive, or a folder with a folder or archive of training images."""
     if path.is_file():
         return path.suffix.lower() in ARCHIVE_SUFFIXES
     return (path / "train").is_dir() or len(find_archives(path, "train")) > 0

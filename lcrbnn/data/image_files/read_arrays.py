@@ -34,11 +34,19 @@ def read_image_arrays(
     A broken image raises InputError, or is left out with `skip_broken`. Each split is read at its first access.
     """
     image_folder = find_folder(folder)
-    train, test = (
-        partial(_read_split, image_index, folder, image_size, resize_ratio, skip_broken)
-        for image_index in (image_folder.train, image_folder.test)
+
+    def read(image_index: ImageIndex) -> Split:
+        return _read_split(image_index, folder, image_size, resize_ratio, skip_broken)
+
+    def divide_train() -> tuple[Split, Split]:
+        train, valid = image_folder.split_validation(0)
+        return read(train), read(valid)
+
+    return ImageArrays(
+        partial(read, image_folder.train),
+        partial(read, image_folder.test),
+        None if image_folder.picture_split is None else divide_train,
     )
-    return ImageArrays(train, test)
 
 
 def _read_split(

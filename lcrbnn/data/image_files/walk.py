@@ -45,13 +45,13 @@ def _iterate_entries(root: Path) -> Iterator[tuple[PathParts, ImageLocation | st
         yield ("val", name), ImageLocation(path, path)
     for split in SPLITS:
         if (root / split).is_dir():
-            for parts, path in _walk_folder(str(root / split), (split,)):
+            for parts, path in walk_folder(str(root / split), (split,)):
                 yield parts, ImageLocation(path, path)
         for archive in find_archives(root, split):
             yield from _iterate_archive(archive, split)
 
 
-def _walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str]]:
+def walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str]]:
     """Yield the regular files below a folder. Links to folders are followed: data sets often consist of links."""
     try:
         with os.scandir(folder) as entries:
@@ -59,7 +59,7 @@ def _walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    yield from _walk_folder(entry.path, (*parts, entry.name))
+                    yield from walk_folder(entry.path, (*parts, entry.name))
                 elif entry.is_file() or _is_dangling_image_link(entry):
                     yield (*parts, entry.name), entry.path
     except OSError as error:
@@ -83,8 +83,8 @@ def _iterate_archive(archive: Path, split: str | None) -> Iterator[tuple[PathPar
 
     `split` is the split in the name of the archive, or None if one archive holds the whole image folder.
     """
-    entries = [(_split_path(archive, name), name, location) for name, location in list_archive(archive)]
-    visible = [entry for entry in entries if entry[0] and not _is_hidden(entry[0])]
+    entries = [(split_path(archive, name), name, location) for name, location in list_archive(archive)]
+    visible = [entry for entry in entries if entry[0] and not is_hidden(entry[0])]
     split_depth = None
     if split is not None:
         images = [parts for parts, _, location in visible if location is not None and is_image_name(parts)]
@@ -102,7 +102,7 @@ def _iterate_archive(archive: Path, split: str | None) -> Iterator[tuple[PathPar
             yield ("val", parts[-1]), entry_location
 
 
-def _split_path(archive: Path, name: str) -> PathParts:
+def split_path(archive: Path, name: str) -> PathParts:
     """Return the parts of the path of an archive entry. Raise InputError if it leads out of the archive."""
     if "\\" in name and "/" not in name:  # some Windows programs write backslashes, against the zip format
         name = name.replace("\\", "/")
@@ -161,7 +161,8 @@ def list_folder(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _is_hidden(parts: PathParts) -> bool:
+def is_hidden(parts: PathParts) -> bool:
+    """Return whether a part of a path starts with a dot or with __MACOSX."""
     return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.data.datasets import DataSet
 from lcrbnn.data.loading.augment import normalize
 from lcrbnn.data.loading.batches import InMemoryBatches
 from lcrbnn.device import find_device, use_full_float32
 from lcrbnn.errors import InputError
-from lcrbnn.evaluation.analysis.lipschitz_bound import bound_lipschitz
+from lcrbnn.evaluation.analysis.lipschitz_bound import LipschitzBounds, bound_lipschitz
 from lcrbnn.evaluation.analysis.retention_ratios import measure_retention_ratios, measure_similarity
 from lcrbnn.evaluation.analysis.sensitivity import (
     DIRECTIONS_PER_IMAGE,
@@ -60,7 +60,7 @@ def build_analysis_settings(model_settings: Mapping[str, Any], num_images: int) 
 
 
 def analyze_model(
-    model: Network, dataset: DataSet, options: RunOptions, num_images: int, report_progress: Callable[[str], None]
+    model: nn.Module, dataset: DataSet, options: RunOptions, num_images: int, report_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return the figures of a network, measured on a sample of `num_images` training images.
 
@@ -76,7 +76,7 @@ def analyze_model(
 
 
 def analyze_images(
-    model: Network,
+    model: nn.Module,
     batches: InMemoryBatches,
     dataset: DataSet,
     report_progress: Callable[[str], None] = lambda part: None,
@@ -87,14 +87,12 @@ def analyze_images(
     """
     images = next(batches.evaluation_batches(len(batches))).images
     first_batch = images[:BATCH_SIZE]
-    bounds = bound_lipschitz(model, first_batch)
+    bounds = _bound_known_network(model, first_batch)
     figures: dict[str, Any] = {
-        "norms": {name: interval._asdict() for name, interval in bounds.layers.items()},
-        "surrogate_log10": bounds.surrogate_log10,
-        # Images are normalized before they enter the network. Multiplied by this gain, both products are relative to
-        # pixels from 0 to 1.
-        "input_gain": 1 / min(dataset.std),
-        "eq5_log10": list(bounds.eq5_log10),
+        "norms": {} if bounds is None else {name: norm._asdict() for name, norm in bounds.layers.items()},
+        "surrogate_log10": None if bounds is None else bounds.surrogate_log10,
+        "input_gain": 1 / min(dataset.std),  # input normalization: both products times this gain are relative to pixels
+        "eq5_log10": None if bounds is None else list(bounds.eq5_log10),
     }
     report_progress("norms")
     figures["sensitivity"] = _measure_pixel_sensitivity(model, batches, dataset)
@@ -109,7 +107,17 @@ def analyze_images(
     return _round_floats({**figures, "summary": summarize_analysis(figures)})
 
 
-def _measure_pixel_sensitivity(model: Network, batches: InMemoryBatches, dataset: DataSet) -> dict[str, Any]:
+def _bound_known_network(model: nn.Module, images: Tensor) -> LipschitzBounds | None:
+    """Return the Lipschitz bounds, or None for a user's network with modules whose bounds are not known."""
+    try:
+        return bound_lipschitz(model, images)
+    except InputError:
+        if isinstance(model, Network):
+            raise
+        return None
+
+
+def _measure_pixel_sensitivity(model: nn.Module, batches: InMemoryBatches, dataset: DataSet) -> dict[str, Any]:
     def compute_logits(pixels: Tensor) -> Tensor:
         return model(normalize(pixels * dataset.max_pixel_value, batches.scale, batches.shift))
 
@@ -118,7 +126,7 @@ def _measure_pixel_sensitivity(model: Network, batches: InMemoryBatches, dataset
 
 
 def _measure_noise_flips(
-    model: Network, clean_images: Tensor, batches: InMemoryBatches, max_pixel: int
+    model: nn.Module, clean_images: Tensor, batches: InMemoryBatches, max_pixel: int
 ) -> dict[str, dict[str, float]]:
     if not any(layer.input_binarizer is not None for _, layer in iter_binary_layers(model)):
         return {}
@@ -134,11 +142,10 @@ def _measure_noise_flips(
 
 
 def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
-    """Return the figures of SUMMARY_TITLES that exist for a network.
-
-    Without binary activations there are no flips or ratios.
-    """
-    summary = {"surrogate_log10": figures["surrogate_log10"], "eq5_log10": figures["eq5_log10"][0]}
+    """Return the figures of SUMMARY_TITLES that a network has. A real-valued one has no flips and no ratios."""
+    summary = {}
+    if figures["eq5_log10"] is not None:
+        summary = {"surrogate_log10": figures["surrogate_log10"], "eq5_log10": figures["eq5_log10"][0]}
     for radius, ratio_statistics in figures["sensitivity"]["radii"].items():
         summary[f"sensitivity_{radius}"] = ratio_statistics["mean"]
         summary[f"over_pairs_{radius}"] = figures["sensitivity"]["over_pairs"][radius]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.loading.augment import normalize
 from lcrbnn.data.loading.batches import InMemoryBatches
 from lcrbnn.device import find_device
@@ -19,7 +20,6 @@ from lcrbnn.evaluation.analysis.map_similarity import (
     expected_correlation,
     mean_similarity,
 )
-from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.dataset import BrokenImages, find_dataset, open_splits
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
@@ -35,13 +35,15 @@ def load_first_images(
     num_images: int = NUM_IMAGES,
     broken_images: BrokenImages | None = None,
     class_names: tuple[str, ...] = (),
+    picture_split: PictureSplit | None = None,
 ) -> Tensor:
     """Return the first training images of a run's data set, normalized. No test images are used.
 
-    The files of image folders are sorted by class, so evenly spaced images are used there. `broken_images` are the
-    unreadable images if they are known. With `class_names`, images of other classes raise InputError.
+    For image folders, which are ordered by class, evenly spaced images are used. `broken_images` are the unreadable
+    images if they are known. With `class_names`, images of other classes raise InputError. With a `picture_split`,
+    other images raise InputError.
     """
-    dataset, device = find_dataset(spec, class_names), find_device(options.device)
+    dataset, device = find_dataset(spec, class_names, picture_split), find_device(options.device)
     if dataset.find_image_folder is None:
         return next(
             InMemoryBatches(dataset.load(options.data_folder).train, dataset, device).evaluation_batches(num_images)
@@ -49,13 +51,19 @@ def load_first_images(
     with ExitStack() as stack:
         access = replace(options.data_access, workers=0, cache_images="no")
         train = open_splits(
-            [spec.replace(train_split="train+valid")], access, device, stack, broken_images, class_names=class_names
+            [spec.replace(train_split="train+valid")],
+            access,
+            device,
+            stack,
+            broken_images,
+            class_names=class_names,
+            picture_split=picture_split,
         )[0].train
         return normalize(train.read_sample(min(num_images, len(train))).images, train.scale, train.shift)
 
 
-def measure_layers(model: Network, images: Tensor) -> dict[str, Any]:
-    """Return figures about the latent weights and the activations of each layer, for a batch of images."""
+def measure_layers(model: nn.Module, images: Tensor) -> dict[str, Any]:
+    """Return figures of the latent weights and of the activations of each layer for a batch of images."""
     model = model.to(images.device)
     with torch.no_grad():
         weights = {name: _round_fields(compute_spread(w)) for name, w in sample_weights(model).items()}

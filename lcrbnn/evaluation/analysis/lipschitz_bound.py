@@ -42,8 +42,8 @@ class LipschitzBounds:
 
 
 @torch.no_grad()
-def bound_lipschitz(model: Network, images: Tensor) -> LipschitzBounds:
-    """Return norm bounds of all layers, and both products. The products are relative to normalized input images."""
+def bound_lipschitz(model: nn.Module, images: Tensor) -> LipschitzBounds:
+    """Return norm bounds of all layers and both products, relative to normalized input images."""
     with eval_mode(model):
         calculator = _BoundCalculator(_record_input_shapes(model, images[:1]))
         bound = calculator.bound_module("", model)

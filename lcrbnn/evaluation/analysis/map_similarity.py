@@ -7,12 +7,14 @@ assumes that the cosine is 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.lcr.capture import ModulePort, capture_maps, is_weights_only
+from lcrbnn.lcr.choose_blocks import order_by_forward_pass
 from lcrbnn.nn.model_hooks import iter_binary_layers
 from lcrbnn.nn.models.network import Network
 
@@ -33,12 +35,14 @@ class Similarity(NamedTuple):
 
 
 @torch.no_grad()
-def capture_layer_maps(model: Network, images: Tensor) -> dict[str, LayerMaps]:
-    """Return the inputs of the convolutions on the main path and of the final pool, in evaluation mode.
+def capture_layer_maps(model: nn.Module, images: Tensor) -> dict[str, LayerMaps]:
+    """Return the inputs of the convolutions on the main path and of the pool, in evaluation mode.
 
-    The pool does not binarize its input. For it, the sign of the input is used, as in the LCR loss.
+    In a network that is not of this package, these are the inputs of the binary layers. In a real one, they are the
+    inputs of all convolutions and linear layers. The pool does not binarize its input. The sign of the input is used as
+    in the LCR loss.
     """
-    points = [ModulePort(name, "in") for name in model.main_path]
+    points = [ModulePort(name, "in") for name in _find_measured_layers(model, images)]
     is_binary = bool(list(iter_binary_layers(model))) and not is_weights_only(model)
     maps = capture_maps(model, points, images, capture_binary=is_binary)
     return {
@@ -48,6 +52,15 @@ def capture_layer_maps(model: Network, images: Tensor) -> dict[str, LayerMaps]:
         )
         for point in points
     }
+
+
+def _find_measured_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
+    if isinstance(model, Network):
+        return model.main_path
+    names = [name for name, _ in iter_binary_layers(model)]
+    if not names:
+        names = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    return order_by_forward_pass(model, names, images[:2])
 
 
 def pairwise_correlations(rows: Tensor) -> Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
 from lcrbnn.evaluation.analysis.map_similarity import capture_layer_maps, mean_similarity
+from lcrbnn.lcr.choose_blocks import LcrModules, choose_lcr_modules
+from lcrbnn.lcr.lcr_variants import LCR_VARIANTS
 from lcrbnn.lcr.retention import Retention
 from lcrbnn.nn.model_hooks import eval_mode, iter_binary_layers
 from lcrbnn.nn.models.network import Network
@@ -19,16 +21,21 @@ NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}  # key in records -> LC
 
 
 @torch.no_grad()
-def measure_retention_ratios(model: Network, images: Tensor) -> dict[str, dict[str, float]] | None:
-    """Return sigma_1(RM_B) / sigma_1(RM_F) by layer and normalization, in eval mode. A real network gives None."""
+def measure_retention_ratios(model: nn.Module, images: Tensor) -> dict[str, dict[str, float]] | None:
+    """Return sigma_1(RM_B) / sigma_1(RM_F) per layer and normalization, in eval mode, or None for a real network."""
     ratios_by_layer: dict[str, dict[str, float]] = {}
     if not any(iter_binary_layers(model)):
         return None
     for key, normalization in NORMALIZATION_BY_KEY.items():
         try:
+            modules = LcrModules()
+            if not isinstance(model, Network):
+                modules = choose_lcr_modules(model, LCR_VARIANTS["paper"].granularity, images[:2])
             retention = Retention(
                 model,
                 "paper",
+                blocks=modules.blocks,
+                layers=modules.layers,
                 lcr_weight=1.0,
                 power_iterations=POWER_ITERATIONS,
                 power_iteration_init="longest-column",
@@ -49,8 +56,8 @@ def measure_retention_ratios(model: Network, images: Tensor) -> dict[str, dict[s
     return ratios_by_layer
 
 
-def measure_similarity(model: Network, images: Tensor) -> dict[str, dict[str, Any]]:
-    """Return the mean similarity of different images at the input of each layer and of the head."""
+def measure_similarity(model: nn.Module, images: Tensor) -> dict[str, dict[str, Any]]:
+    """Return the mean similarity of different images at the input of each layer and before the head."""
     return {
         name: {
             "real": mean_similarity(layer_maps.real)._asdict(),

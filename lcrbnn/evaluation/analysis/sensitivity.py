@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.device import make_generator
 from lcrbnn.lcr.capture import ModulePort, capture_maps
 from lcrbnn.nn.model_hooks import iter_binary_layers
-from lcrbnn.nn.models.network import Network
 
 
 @torch.no_grad()
-def capture_layer_signs(model: Network, images: Tensor) -> dict[str, Tensor]:
-    """Return the signs of the inputs of each layer that binarizes them, in evaluation mode."""
+def capture_layer_signs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return the signs of the inputs of each layer that binarizes its inputs, in evaluation mode."""
     points = [ModulePort(name, "in") for name, layer in iter_binary_layers(model) if layer.input_binarizer is not None]
     maps = capture_maps(model, points, images, capture_binary=True)
     return {point.module: maps.binary[point].signs for point in points}
@@ -29,8 +28,8 @@ class FlipRates(NamedTuple):
     between_images: float  # Reference value. Signs that are the same for all images cannot flip either.
 
 
-def measure_flip_rates(model: Network, clean: Tensor, noisy: Sequence[Tensor]) -> dict[str, FlipRates]:
-    """Return the flip rates of each layer for several noisy versions of these images."""
+def measure_flip_rates(model: nn.Module, clean: Tensor, noisy: Sequence[Tensor]) -> dict[str, FlipRates]:
+    """Return the flip rates of each layer for several noisy versions of the same images."""
     clean_signs = capture_layer_signs(model, clean)
     rates: dict[str, list[float]] = {name: [] for name in clean_signs}
     for images in noisy:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from lcrbnn.data.datasets import DataSet
 from lcrbnn.device import find_device, use_full_float32
@@ -14,7 +15,6 @@ from lcrbnn.errors import InputError, lookup
 from lcrbnn.evaluation.attacks.attack_registry import ATTACKS, Attack
 from lcrbnn.evaluation.attacks.attack_suite import RobustAccuracy, run_all_attacks
 from lcrbnn.evaluation.attacks.threat_model import wrap_model
-from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 
 WORST = "worst"
@@ -69,7 +69,7 @@ def build_attack_settings(
 
 
 def attack_model(
-    model: Network,
+    model: nn.Module,
     dataset: DataSet,
     settings: Mapping[str, Any],
     attacks: Mapping[str, Attack],

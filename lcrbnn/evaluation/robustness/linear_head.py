@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
+from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.models.network import Network
 
 WEIGHT_DECAY = 1e-4  # weight decay of a refitted head: the factor of half the squared norm of its weights
@@ -16,9 +17,18 @@ MAX_LBFGS_STEPS = 100
 class FeatureExtractor(nn.Module):
     """A network without its last linear layer. It maps images to features (n, k)."""
 
-    def __init__(self, model: Network) -> None:
-        """Wrap a network without changing it. Raise InputError if its last layer is not linear."""
+    def __init__(self, model: nn.Module) -> None:
+        """Wrap a network. Raise InputError if it does not end in a linear layer.
+
+        A network that is not of this package gets hooks, because its parts before the last layer are not known.
+        """
         super().__init__()
+        if not isinstance(model, Network):
+            self.model, self.last_layer = model, _find_last_linear(model)
+            self.head_front = nn.Sequential()
+            self._calls: list[tuple[Tensor, Tensor]] = []  # inputs and output of the last layer
+            self.last_layer.register_forward_hook(lambda layer, x, y: self._calls.append((x[0], y)))
+            return
         head_layers = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
         if not isinstance(head_layers[-1], nn.Linear):
             raise InputError(
@@ -29,7 +39,24 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the inputs of the last layer."""
+        if not isinstance(self.model, Network):
+            return self._run_hooked(images)
         return self.head_front(self.model.pool(self.model.extract_stage_outputs(images)[-1]))
+
+    def _run_hooked(self, images: Tensor) -> Tensor:
+        self._calls.clear()
+        logits = self.model(images)
+        if len(self._calls) != 1 or self._calls[0][1] is not logits:
+            raise InputError("this network does not end in its last linear layer, whose inputs are needed")
+        return self._calls.pop()[0]
+
+
+def _find_last_linear(model: nn.Module) -> nn.Linear:
+    """Return the last linear layer in the order of registration. Raise InputError if there is no real one."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not layers or isinstance(layers[-1], BinaryLayer):
+        raise InputError("only a linear head can be refitted; this network has no linear layer with real weights")
+    return layers[-1]
 
 
 class LinearHead(nn.Module):

@@ -14,6 +14,7 @@ from lcrbnn.report.matched_records import COST, RecordFile, select_records
 from lcrbnn.report.run_groups import RunGroup
 from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.dataset import find_dataset
+from lcrbnn.train.setup.network_file import parse_reference
 from lcrbnn.train.setup.spec import TrainSpec
 
 # Keys of a cost record (or fields of a counted cost), and the titles of their rows.
@@ -67,6 +68,8 @@ def _find_costs(spec: TrainSpec, records: Sequence[RecordFile]) -> dict[str, Any
     for file in select_records(records, COST):
         if not spec.bits and {name: file.record["settings"].get(name) for name in network} == network:
             return file.record["figures"]
+    if parse_reference(spec.model) is not None:
+        return {}  # a report executes no network file
     cost = count_cost(build_network(spec), shape)
     return {name: getattr(cost, name) for name in COST_TITLES if hasattr(cost, name)}
 

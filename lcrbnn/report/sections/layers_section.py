@@ -38,6 +38,10 @@ def _analysis_getter(get_value: Callable[[AnalysisResult], float | None]) -> Cal
     return measurement_getter(ANALYZE, get_value)
 
 
+def _find_eq5_lower_end(analysis: AnalysisResult) -> float | None:
+    return None if analysis.eq5_log10 is None else analysis.eq5_log10[0]
+
+
 def make_flips_measure(noise: str) -> Measure:
     """Return the measure of the fraction of flipped signs under this noise, averaged over layers.
 
@@ -77,7 +81,8 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
         "continuous and has no Lipschitz constant. Sensitivity is measured on the deployed network at the stated "
         "distances. " + STAR_EXPLANATION
     ]
-    elements.append(_chart_norms(groups))
+    if first_analysis.norms:  # not known for the modules of every network
+        elements.append(_chart_norms(groups))
     elements += make_mean_chart(
         groups,
         "Retention ratio by layer",
@@ -105,7 +110,7 @@ def build_lipschitz_section(groups: Sequence[RunGroup]) -> list[Element]:
         elements += make_mean_chart(groups, title, FLIPS_DESCRIPTION, axis, "layer", _flips_getter(noise))
     measures = [
         Measure("log10 of the surrogate's bound", _analysis_getter(lambda analysis: analysis.surrogate_bound_log10)),
-        Measure("log10 of Eq. 5's product, lower end", _analysis_getter(lambda analysis: analysis.eq5_log10[0])),
+        Measure("log10 of Eq. 5's product, lower end", _analysis_getter(_find_eq5_lower_end)),
         *(_make_sensitivity_measure(radius) for radius in first_analysis.sensitivity),
         *(make_flips_measure(noise) for noise in first_analysis.sign_flips),
         *(make_relative_flips_measure(noise) for noise in first_analysis.sign_flips if noise != IMAGE_PAIRS),

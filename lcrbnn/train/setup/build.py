@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lcrbnn.errors import InputError
+from lcrbnn.lcr.choose_blocks import LcrModules
 from lcrbnn.lcr.retention import Retention
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
 from lcrbnn.train.distributed.sync_batch_norm import convert_sync_batch_norm
-from lcrbnn.train.setup.build_network import build_lcr_variant, build_network, convert_to_float64, is_lcr_active
+from lcrbnn.train.setup.build_network import (
+    build_lcr_variant,
+    build_network,
+    convert_to_float64,
+    find_lcr_modules,
+    is_lcr_active,
+)
 from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER, load_network, resolve_run
 from lcrbnn.train.setup.optimizers import build_optimizer, find_latent_weights
@@ -26,12 +32,14 @@ from lcrbnn.train.state import module_to_arrays, restore_module, to_array
 class TrainingParts(NamedTuple):
     """The objects that a training step uses."""
 
-    model: Network
-    teacher: Network | None
+    model: nn.Module
+    teacher: nn.Module | None
     teacher_digest: str | None  # SHA-256 of the teacher's checkpoint: a run is only resumed with the same teacher
     retention: Retention | None
     optimizer: torch.optim.Optimizer
     parameter_names: dict[Tensor, str]  # every trained parameter, with its name in checkpoints
+    lcr_modules: LcrModules = LcrModules()  # the blocks or layers that LCR compares
+    network_source: bytes | None = None  # the content of the user's network file
 
 
 def build_training_parts(
@@ -41,15 +49,16 @@ def build_training_parts(
     fused: bool = False,
     ranks: Ranks = SINGLE_PROCESS,
     runs_folder: Path = DEFAULT_RUNS_FOLDER,
+    network_source: bytes | None = None,
 ) -> TrainingParts:
     """Build the parts of a run. The initialization of the network depends only on the seed.
 
     A `fused` optimizer reads its learning rate from the device, which a captured step needs. `runs_folder` contains the
-    runs that the spec names as study:PLAN/VARIANT/seed-N.
+    runs that the spec names as study:PLAN/VARIANT/seed-N. `network_source` is the content of the user's network file.
     """
     check_referenced_runs(spec, runs_folder)
     validate_spec(spec)
-    model = build_network(spec)
+    model = build_network(spec, network_source)
     if spec.init_from:
         _initialize_from_run(spec, model, resolve_run(spec.init_from, runs_folder))
     model = model.to(device)
@@ -58,21 +67,43 @@ def build_training_parts(
     teacher, digest = (
         (None, None) if not spec.teacher else _load_teacher(spec, device, resolve_run(spec.teacher, runs_folder))
     )
-    retention = _build_retention(spec, model, teacher)
+    lcr_modules = _find_measured_modules(spec, model)
+    retention = _build_retention(spec, model, teacher, lcr_modules)
     names: dict[Tensor, str] = {p: f"model/{n}" for n, p in model.named_parameters()}
     if retention is not None:
         names |= {p: f"retention/{n}" for n, p in retention.named_parameters()}
-    return TrainingParts(model, teacher, digest, retention, build_optimizer(spec, model, names, fused), names)
+    optimizer = build_optimizer(spec, model, names, fused)
+    return TrainingParts(model, teacher, digest, retention, optimizer, names, lcr_modules, network_source)
 
 
-def _build_retention(spec: TrainSpec, model: Network, teacher: Network | None) -> Retention | None:
+def _find_measured_modules(spec: TrainSpec, model: nn.Module) -> LcrModules:
+    """Return the modules for Retention. Only a run that trains with LCR needs them."""
+    try:
+        return find_lcr_modules(spec, model)
+    except InputError:
+        if is_lcr_active(build_lcr_variant(spec)):
+            raise
+        return LcrModules()
+
+
+def _build_retention(
+    spec: TrainSpec, model: nn.Module, teacher: nn.Module | None, lcr_modules: LcrModules
+) -> Retention | None:
     """Return the LCR loss of a run, or None if it trains without."""
     variant = build_lcr_variant(spec)
     if not is_lcr_active(variant):  # then a variant that does not suit the network is no error
         return None
     reference = teacher if variant.reference == "teacher" else None
     # The training step detects an overflow itself, at the same step on all processes.
-    return Retention(model, variant, teacher=reference, seed=spec.seed, check_overflow=False)
+    return Retention(
+        model,
+        variant,
+        teacher=reference,
+        seed=spec.seed,
+        check_overflow=False,
+        blocks=lcr_modules.blocks,
+        layers=lcr_modules.layers,
+    )
 
 
 def _check_validation_images_unseen(spec: TrainSpec, other_spec: TrainSpec, other_run: str) -> None:
@@ -84,7 +115,7 @@ def _check_validation_images_unseen(spec: TrainSpec, other_spec: TrainSpec, othe
         )
 
 
-def _initialize_from_run(spec: TrainSpec, model: Network, folder: RunFolder) -> None:
+def _initialize_from_run(spec: TrainSpec, model: nn.Module, folder: RunFolder) -> None:
     """Copy the weights of a finished run into a new network."""
     other_spec, other_model, _ = load_network(folder)
     _check_validation_images_unseen(spec, other_spec, f"the run in {folder.path}")
@@ -99,7 +130,7 @@ def _initialize_from_run(spec: TrainSpec, model: Network, folder: RunFolder) -> 
     restore_module(model, "model", arrays, f"the run in {folder.path}")
 
 
-def _load_teacher(spec: TrainSpec, device: torch.device, folder: RunFolder) -> tuple[Network, str]:
+def _load_teacher(spec: TrainSpec, device: torch.device, folder: RunFolder) -> tuple[nn.Module, str]:
     """Return the network of the teacher, frozen, and the SHA-256 of its checkpoint."""
     teacher_spec, model, digest = load_network(folder)
     if teacher_spec.dataset != spec.dataset:

@@ -7,13 +7,17 @@ from torch import nn
 
 from lcrbnn.device import derive_seed
 from lcrbnn.errors import InputError, check_known_names, lookup
+from lcrbnn.lcr.choose_blocks import LcrModules, choose_lcr_modules
 from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
 from lcrbnn.lcr.regularizers import REGULARIZERS
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.methods.method_registry import get_method
+from lcrbnn.nn.model_hooks import iter_binary_layers
 from lcrbnn.nn.models.model_registry import FULL_PRECISION, create_model
 from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.dataset import find_dataset
+from lcrbnn.train.setup.network_file import parse_reference, read_spec_network
+from lcrbnn.train.setup.own_network import build_own_network, make_example
 from lcrbnn.train.setup.spec import TrainSpec, parse_options
 
 
@@ -32,21 +36,43 @@ def is_lcr_active(variant: LcrVariant) -> bool:
     return variant.weight > 0 or variant.quantization_error_weight > 0
 
 
-def build_network(spec: TrainSpec) -> Network:
-    """Return the network of a spec on the CPU, initialized from its seed."""
+def find_lcr_modules(spec: TrainSpec, model: nn.Module) -> LcrModules:
+    """Return the blocks or layers that LCR compares, or no names: then the network knows its own blocks.
+
+    Raise InputError if a network with binary layers has no suitable blocks.
+    """
+    variant = build_lcr_variant(spec)
+    if spec.lcr_blocks:
+        return LcrModules(blocks=list(spec.lcr_blocks))
+    if isinstance(model, Network) or not any(iter_binary_layers(model)):
+        return LcrModules()
+    return choose_lcr_modules(model, variant.granularity, make_example(find_dataset(spec)))
+
+
+def build_network(spec: TrainSpec, network_source: bytes | None = None) -> nn.Module:
+    """Return the network of a spec on the CPU, initialized from its seed.
+
+    `network_source` is the content of the network file, if the model is FILE.py:FUNCTION. Without it, the file is read.
+    """
     dataset = find_dataset(spec)
     if dataset.num_classes == 0:
         raise InputError(f"the number of classes of {dataset.name} is not known yet: set num_classes")
-    method = configure_method(spec)
+    method, reference = configure_method(spec), parse_reference(spec.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(spec.seed, "start"))
-        model = create_model(
-            spec.model,
-            method,
-            num_classes=dataset.num_classes,
-            in_channels=dataset.channels,
-            image_size=dataset.image_size,
-        )
+        model: nn.Module
+        if reference is not None:
+            source = read_spec_network(spec) if network_source is None else network_source
+            assert source is not None
+            model = build_own_network(reference, source, method, spec.method, dataset)
+        else:
+            model = create_model(
+                spec.model,
+                method,
+                num_classes=dataset.num_classes,
+                in_channels=dataset.channels,
+                image_size=dataset.image_size,
+            )
         attach = REGULARIZERS[spec.regularizer].attach
         if attach is not None:
             attach(model)

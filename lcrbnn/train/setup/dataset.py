@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from lcrbnn.data.datasets import DATASETS, DataSet, default_data_folder
 from lcrbnn.data.image_files.image_folder import ImageFolder, count_validation_images, format_differing_names
 from lcrbnn.data.image_files.image_index import ImageIndex
+from lcrbnn.data.image_files.picture_split import PictureSplit
 from lcrbnn.data.loading.augment import CROPPED_ON_READ
 from lcrbnn.data.loading.batches import BatchSource, InMemoryBatches, slice_part
 from lcrbnn.data.loading.device_prefetcher import DevicePrefetcher, describe_broken_image
@@ -27,9 +28,16 @@ from lcrbnn.train.distributed.ranks import read_launcher_variable
 from lcrbnn.train.setup.spec import TrainSpec
 
 
-def find_dataset(spec: TrainSpec, class_names: tuple[str, ...] = ()) -> DataSet:
-    """Return the data set of a spec. With class names, opening images of other classes raises InputError."""
+def find_dataset(
+    spec: TrainSpec, class_names: tuple[str, ...] = (), picture_split: PictureSplit | None = None
+) -> DataSet:
+    """Return the data set of a spec. With class names, opening images of other classes raises InputError.
+
+    With a `picture_split`, which a run has stored, opening other images raises InputError.
+    """
     dataset = lookup(DATASETS, spec.dataset, "data set")
+    if spec.split_seed and not dataset.divides_class_folders:
+        raise InputError(f"split_seed is only for the data set 'folder'; got {dataset.name}")
     if dataset.find_image_folder is None:
         for name in ("image_size", "num_classes", "skip_broken_images"):
             if getattr(spec, name):
@@ -42,12 +50,20 @@ def find_dataset(spec: TrainSpec, class_names: tuple[str, ...] = ()) -> DataSet:
         spec.num_classes or dataset.num_classes,
         skip_broken=spec.skip_broken_images,
         class_names=class_names,
+        split_seed=spec.split_seed,
+        picture_split=picture_split,
     )
 
 
 def find_run_dataset(folder: RunFolder, spec: TrainSpec) -> DataSet:
-    """Return the data set of a run, with the class names in its folder."""
-    return find_dataset(spec, folder.read_classes())
+    """Return the data set of a run, with the class names and the split in its folder."""
+    return find_dataset(spec, folder.read_classes(), read_picture_split(folder))
+
+
+def read_picture_split(folder: RunFolder) -> PictureSplit | None:
+    """Return the split of the pictures that a run has stored, or None if it has none."""
+    content = folder.read_split()
+    return None if content is None else PictureSplit.from_json(content, folder.split_file)
 
 
 def check_same_classes(folder: RunFolder, class_names: tuple[str, ...], role: str) -> None:
@@ -122,6 +138,7 @@ class RunSplits(NamedTuple):
     data_loading: dict[str, Any]  # how image files are read, for the record
     class_names: tuple[str, ...] = ()  # of image files
     train_images_digest: str = ""  # hash of the names and labels of the training images, if they are files
+    picture_split: PictureSplit | None = None  # of class folders without train and val
 
 
 def open_splits(
@@ -132,14 +149,16 @@ def open_splits(
     known_broken_images: BrokenImages | None = None,
     rank_and_world_size: tuple[int, int] = (0, 1),
     class_names: tuple[str, ...] = (),
+    picture_split: PictureSplit | None = None,
 ) -> list[RunSplits]:
     """Return the training and validation images of parallel runs on one data set; `stack` closes their readers.
 
     `known_broken_images` is the result of `find_broken_training_images`, if it was called before. With several
-    processes, each reads its part of every training batch. `class_names` must be the classes of the images, if given.
+    processes, each reads its part of every training batch. `class_names` must be the classes of the images, and
+    `picture_split` their split, if given.
     """
     spec, num_runs = specs[0], len(specs)
-    dataset = find_dataset(spec, class_names)
+    dataset = find_dataset(spec, class_names, picture_split)
     augmentations = {dataset.default_augmentation if s.augmentation == "standard" else s.augmentation for s in specs}
     crop_augmentations = augmentations & set(CROPPED_ON_READ)  # these need the files in every epoch
     if dataset.find_image_folder is None:
@@ -158,12 +177,14 @@ def open_splits(
             broken_images = known_broken_images
         else:
             broken_images = find_broken_training_images(spec, access, device)
-        folder = ImageFolder(drop_broken_images(folder.train, broken_images), folder.test, folder.classes)
+        folder = replace(folder, train=drop_broken_images(folder.train, broken_images))
         _check_every_class_has_images(folder)
-        digest = folder.train.digest()
+        digest = folder.digest()
         train_index, valid_index = folder.train, None
         if spec.train_split != "train+valid":
             train_index, valid_index = folder.split_validation(dataset.num_validation_images)
+            if not len(valid_index) or not len(train_index):
+                raise InputError("all training images or all validation images are broken")
         if _should_cache(len(folder.train), dataset, crop_augmentations, access, device):
             train = decode_all_images(train_index, prefetcher)
             valid = None if valid_index is None else decode_all_images(valid_index, prefetcher)
@@ -172,6 +193,7 @@ def open_splits(
                 data_loading={"images": "cached"},
                 class_names=folder.classes,
                 train_images_digest=digest,
+                picture_split=folder.picture_split,
             )
             return [splits] * num_runs
     rank, world_size = rank_and_world_size
@@ -182,7 +204,17 @@ def open_splits(
         train_batches = StreamedBatches(train_index, dataset, device, prefetcher, rank=rank, world_size=world_size)
         valid_batches = None if valid_index is None else StreamedBatches(valid_index, dataset, device, prefetcher)
         data_loading = {"images": "streamed", "workers": prefetcher.pool.num_workers}
-        all_splits.append(RunSplits(train_batches, valid_batches, broken_images, data_loading, folder.classes, digest))
+        all_splits.append(
+            RunSplits(
+                train_batches,
+                valid_batches,
+                broken_images,
+                data_loading,
+                folder.classes,
+                digest,
+                folder.picture_split,
+            )
+        )
     return all_splits
 
 
@@ -198,10 +230,18 @@ def find_broken_training_images(
 
 
 def open_test_split(
-    spec: TrainSpec, access: DataAccess, device: torch.device, stack: ExitStack, class_names: tuple[str, ...] = ()
+    spec: TrainSpec,
+    access: DataAccess,
+    device: torch.device,
+    stack: ExitStack,
+    class_names: tuple[str, ...] = (),
+    picture_split: PictureSplit | None = None,
 ) -> tuple[BatchSource, BrokenImages]:
-    """Return the test images and the broken ones that are left out; `class_names` must be their classes, if given."""
-    dataset = find_dataset(spec, class_names)
+    """Return the test images and the broken ones that are left out.
+
+    `class_names` must be the classes of the images, and `picture_split` their split, if given.
+    """
+    dataset = find_dataset(spec, class_names, picture_split)
     if dataset.find_image_folder is None:
         return InMemoryBatches(dataset.load(access.data_folder).test, dataset, device), {}
     images = open_image_folder(spec, dataset, access.data_folder).test
@@ -215,7 +255,7 @@ def divide_splits(spec: TrainSpec, dataset: DataSet, images: ImageArrays) -> tup
     if spec.train_split == "train+valid":
         return images.train, None
     count = dataset.num_validation_images
-    if dataset.find_image_folder is not None:
+    if dataset.find_image_folder is not None and not images.has_fixed_validation:
         count = count_validation_images(len(images.train.labels), count)
     return images.split_validation(count)
 

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from lcrbnn.errors import InputError
-from lcrbnn.nn.models.network import Network
 from lcrbnn.runs.checkpoint import Checkpoint, read_checkpoint
 from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.dataset import find_dataset
+from lcrbnn.train.setup.network_file import read_run_network
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.setup.validate_checkpoint import (
     check_checkpoint_metadata,
@@ -42,7 +44,7 @@ def read_spec(folder: RunFolder) -> TrainSpec:
         raise InputError(message if str(folder.path) in message else f"{folder.spec_file}: {message}") from None
 
 
-def load_network(folder: RunFolder) -> tuple[TrainSpec, Network, str]:
+def load_network(folder: RunFolder) -> tuple[TrainSpec, nn.Module, str]:
     """Return the spec of a run, the network in its newest checkpoint, and the SHA-256 of that checkpoint.
 
     The SHA-256 of a slim copy is that of the original checkpoint. If the run is finished, its record must contain this
@@ -52,14 +54,14 @@ def load_network(folder: RunFolder) -> tuple[TrainSpec, Network, str]:
     return spec, model, digest
 
 
-def load_finished_network(folder: RunFolder) -> tuple[TrainSpec, Network, str]:
+def load_finished_network(folder: RunFolder) -> tuple[TrainSpec, nn.Module, str]:
     """Return the same as `load_network`. Raise InputError unless the run is finished."""
     if folder.exists() and not folder.record_file.exists():
         raise InputError(f"the run in {folder.path} is not finished: the test split is only for finished runs")
     return load_network(folder)
 
 
-def load_run(folder: RunFolder) -> tuple[TrainSpec, Network, str, dict[str, Any]]:
+def load_run(folder: RunFolder) -> tuple[TrainSpec, nn.Module, str, dict[str, Any]]:
     """Return the same as `load_network`, and the metadata of the checkpoint."""
     spec = read_spec(folder)
     newest = folder.find_newest_checkpoint()
@@ -69,7 +71,7 @@ def load_run(folder: RunFolder) -> tuple[TrainSpec, Network, str, dict[str, Any]
     check_checkpoint_metadata(checkpoint, newest)
     if not spec.matches_digest(checkpoint.facts["spec"]):
         raise InputError(f"the checkpoint {newest} belongs to a run with other settings than those in spec.json")
-    model = build_network(spec)
+    model = build_network(spec, read_run_network(folder, spec))
     restore_module(model, "model", checkpoint.arrays, f"the checkpoint {newest}")
     check_training_state(checkpoint, _find_trained_arrays(model, checkpoint), spec, newest)
     digest = digest_checkpoint(newest, checkpoint)
@@ -77,7 +79,7 @@ def load_run(folder: RunFolder) -> tuple[TrainSpec, Network, str, dict[str, Any]
     return spec, model, digest, checkpoint.facts
 
 
-def _find_trained_arrays(model: Network, checkpoint: Checkpoint) -> list[str]:
+def _find_trained_arrays(model: nn.Module, checkpoint: Checkpoint) -> list[str]:
     """Return the names of the arrays of trained parameters. Those of the LCR loss are the ones with optimizer state."""
     names_with_state = (name.removeprefix("optimizer/").rpartition("/")[0] for name in checkpoint.arrays)
     lcr_names = {name for name in names_with_state if name.startswith("retention/") and name in checkpoint.arrays}

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.methods.reactnet import ReactActivation
 from lcrbnn.nn.models.blocks import RPReLU
-from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.spec import TrainSpec
 
 
-def build_optimizer(spec: TrainSpec, model: Network, names: dict[Tensor, str], fused: bool) -> torch.optim.Optimizer:
+def build_optimizer(spec: TrainSpec, model: nn.Module, names: dict[Tensor, str], fused: bool) -> torch.optim.Optimizer:
     """Return the optimizer of a spec for the parameters in `names`, in a group with weight decay and one without."""
     decaying_parameters = WEIGHT_DECAY_GROUPS[spec.weight_decay_parameters](model)
     groups = [

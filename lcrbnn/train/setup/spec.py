@@ -99,8 +99,9 @@ def _flag(default: bool, group: str, about: str) -> Any:
     return field(default=default, metadata=_metadata(group, "", about))
 
 
-def _list(group: str, metavar: str, about: str, numbers: bool = False) -> Any:
-    return field(default=(), metadata=_metadata(group, metavar, about) | {"numbers": numbers})
+def _list(group: str, metavar: str, about: str, numbers: bool = False, separator: str = "") -> Any:
+    metadata = _metadata(group, metavar, about) | {"numbers": numbers, "separator": separator}
+    return field(default=(), metadata=metadata)
 
 
 def _metadata(group: str, metavar: str, about: str) -> dict[str, Any]:
@@ -125,12 +126,28 @@ class TrainSpec:
     num_classes: int = _count(
         0, "data", "N", "number of classes of the data set 'folder' (0 = number of class folders)", low=0
     )
+    split_seed: int = _count(
+        0,
+        "data",
+        "N",
+        "seed of the 80/10/10 split of class folders without train and val (data set 'folder')",
+        low=0,
+        high=2**63 - 1,
+    )
     skip_broken_images: bool = _flag(
         False,
         "data",
         "check all image files before training and skip unreadable files; the record lists the skipped files",
     )
-    model: str = _text("resnet8-double", "model", "NAME", "network, one of `lcrbnn models`")
+    model: str = _text(
+        "resnet8-double",
+        "model",
+        "NAME",
+        "network, one of `lcrbnn models`, or FILE.py:FUNCTION, which returns your own network (executes the file)",
+    )
+    model_sha256: str = _text(
+        "", "model", "SHA256", "SHA-256 that the file of --model must have (filled in when a run starts)"
+    )
     method: str = _text(
         "irnet",
         "model",
@@ -165,7 +182,13 @@ class TrainSpec:
     lcr_options: tuple[str, ...] = _list(
         "LCR", "NAME=VALUE", "changes to the LCR variant, such as matrix=cross-gram beta=1"
     )
-    lcr_warmup_epochs: float = _real(0.0, "LCR", "N", "number of epochs in which λ increases linearly from 0")
+    lcr_blocks: tuple[str, ...] = _list(
+        "LCR",
+        "NAME",
+        "modules whose inputs and outputs LCR compares, such as layer1.0,layer1.1; empty = all blocks of the network",
+        separator=",",
+    )
+    lcr_warmup_epochs: float = _real(0.0, "LCR", "N", "epochs of linear warm-up of λ from 0")
     regularizer: str = _text(
         "none", "model", "NAME", "weight regularizer in addition to LCR or instead of it", REGULARIZER_CHOICES
     )
@@ -276,11 +299,12 @@ class TrainSpec:
     def difference(self, other: TrainSpec) -> tuple[str, str, str] | None:
         """Return name and both values, as text, of the first field in which the other spec differs.
 
-        A number of classes that the other spec leaves to the image folder is no difference.
+        A number of classes that the other spec leaves to the image folder is no difference, and neither is a SHA-256
+        that it leaves open.
         """
         for column in fields(self):
             own_value, other_value = getattr(self, column.name), getattr(other, column.name)
-            if own_value != other_value and (column.name, other_value) != ("num_classes", 0):
+            if own_value != other_value and (column.name, other_value) not in _OPEN_VALUES:
                 return column.name, _format_value(own_value), _format_value(other_value)
         return None
 
@@ -314,6 +338,10 @@ class TrainSpec:
 
     def _non_default_settings(self) -> dict[str, Any]:
         return {c.name: getattr(self, c.name) for c in fields(self) if getattr(self, c.name) != c.default}
+
+
+# Settings that are filled in when a run starts, with the value that leaves them open.
+_OPEN_VALUES = (("num_classes", 0), ("model_sha256", ""))
 
 
 def _digest(schema: int, settings: Mapping[str, Any]) -> str:

@@ -13,6 +13,12 @@ from lcrbnn.train.distributed.ranks import Ranks
 from lcrbnn.train.setup.build_network import build_lcr_variant, configure_method, is_lcr_active
 from lcrbnn.train.setup.dataset import RunSplits, check_same_classes, fill_in_num_classes, find_dataset
 from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER, find_referenced_runs, load_run, read_spec, resolve_run
+from lcrbnn.train.setup.network_file import (
+    fill_in_network_digest,
+    parse_reference,
+    read_run_network,
+    read_spec_network,
+)
 from lcrbnn.train.setup.spec import TrainSpec
 
 # Runs that train in parallel have one data set in memory and one arithmetic.
@@ -21,6 +27,7 @@ SHARED_SETTINGS = (
     "image_size",
     "num_classes",
     "skip_broken_images",
+    "split_seed",
     "train_split",
     "precision",
     "deterministic",
@@ -28,10 +35,26 @@ SHARED_SETTINGS = (
 
 
 def validate_jobs(jobs: Mapping[Path, TrainSpec], data_folder: Path, *, resume: bool) -> dict[Path, TrainSpec]:
-    """Return the runs with their number of classes. Raise InputError unless each can start or resume in its folder."""
-    complete_jobs = {path: fill_in_num_classes(spec, data_folder) for path, spec in jobs.items()}
+    """Return the runs with their number of classes and the SHA-256 of their network file.
+
+    Raise InputError unless each can start or resume in its folder."""
+    complete_jobs = {
+        path: _fill_in_network_digest(fill_in_num_classes(spec, data_folder), RunFolder(path))
+        for path, spec in jobs.items()
+    }
     check_run_folders(complete_jobs, resume)
     return complete_jobs
+
+
+def _fill_in_network_digest(spec: TrainSpec, folder: RunFolder) -> TrainSpec:
+    is_started = folder.exists() and not folder.has_no_output()
+    return fill_in_network_digest(spec, folder, read_spec(folder) if is_started else None)
+
+
+def read_network_source(spec: TrainSpec, folder: RunFolder) -> bytes | None:
+    """Return the user's network file: the copy of a started run, otherwise the file that the spec names."""
+    is_started = folder.exists() and not folder.has_no_output()
+    return read_run_network(folder, spec) if is_started else read_spec_network(spec)
 
 
 def check_parallel_runs(specs: Sequence[TrainSpec], ranks: Ranks) -> None:
@@ -57,12 +80,17 @@ def check_referenced_run_images(spec: TrainSpec, runs_folder: Path, splits: RunS
 def validate_spec(spec: TrainSpec) -> None:
     """Raise InputError if a spec is invalid. Its images and the runs that it names are not read."""
     find_dataset(spec)
-    lookup(MODELS, spec.model, "network")
+    if parse_reference(spec.model) is None:
+        lookup(MODELS, spec.model, "network")
     variant, method = build_lcr_variant(spec), configure_method(spec)
     if variant.weight > 0 and method is None:
         raise InputError(
             "a full-precision network has no binary layers for the LCR loss: lcr_weight and lcr_gradient_ratio need a "
             "binarization method"
+        )
+    if spec.lcr_blocks and variant.granularity != "blocks":
+        raise InputError(
+            f"lcr_blocks names blocks, and lcr_options has granularity {variant.granularity}: give only one"
         )
     uses_teacher_for_lcr = is_lcr_active(variant) and variant.reference == "teacher"
     if spec.teacher and spec.distillation_alpha == 0 and not uses_teacher_for_lcr:
