@@ -45,6 +45,7 @@ def list_kernels() -> list[str]:
 
 
 KERNELS = list_kernels()
+RESHAPE = {"shape": (5, 6, 8), "lengths": (240,), "strides": (1,), "offset": 0}
 
 
 def make_map_model(shape: tuple[int, int, int], *nodes: Node) -> BnnModel:
@@ -114,6 +115,24 @@ def test_the_largest_sums_are_exact(size: int, channels: int) -> None:
     assert np.array_equal(engine.run_outputs(images)["y"].ravel(), keys["a"] * np.float32(terms) + keys["b"])
 
 
+@pytest.mark.parametrize("op", [*ACTIVATIONS, "elu", "clamp", "multiply"])
+def test_signs_after_an_activation_are_those_of_its_value(op: str) -> None:
+    """Without the activation, the engine would compare the integer sums with limits."""
+    for seed in range(3):
+        graph = RandomGraph(seed, (5, 6, 32))
+        add_chain(graph, "bconv")
+        if op == "multiply":
+            shape = graph.shapes[1]
+            graph.add_node("constant", (), shape, value=graph.draw_floats(*shape))
+            graph.add_node("multiply", (1, 2), shape)
+        else:
+            add_chain(graph, op)
+        add_chain(graph, "bconv")
+        images, model = graph.draw_images(2), graph.build_model()
+        assert_engine_equals_reference(model, images)
+        assert_engine_equals_reference(model, images, kernel="scalar")
+
+
 def test_unknown_kernels_are_rejected_for_long_sums() -> None:
     model = make_map_model(
         (1, 1, 65_536), Node("bconv", "", (0,), draw_attributes(RNG(0), "bconv", 65_536, 1, make_window()))
@@ -156,6 +175,21 @@ def test_a_pool_does_not_swallow_an_output() -> None:
     )
     assert lib.Engine(to_bytes(with_output)).kernels[2] != "fused"
     assert_engine_equals_reference(with_output, images)
+
+
+@pytest.mark.parametrize("op", ["add", "multiply"])
+def test_a_sum_does_not_overwrite_a_constant_or_an_output(op: str) -> None:
+    """The engine writes a sum over an input that is not read later, unless this input must be kept."""
+    rng = RNG(0)
+    keys = draw_attributes(rng, "bconv", 8, 8, make_window((3, 3), pad=(1, 1, 1, 1)))
+    first = Node("constant", "", (), {"value": draw_normal(rng, 5, 6, 8)})
+    for other in (first, Node("relu", "", (0,), {}), Node("strided", "", (0,), RESHAPE), Node("bconv", "", (0,), keys)):
+        nodes = (other, Node("bconv", "", (0,), keys), Node(op, "", (1, 2), {}), Node("mean", "", (3,), {}))
+        model = make_map_model((5, 6, 8), *nodes, Node("multiply", "", (3, 4), {}))
+        images = draw_normal(rng, 2, 5, 6, 8)
+        assert_engine_equals_reference(model, images)
+        outputs = (ModelOutput("y", 5), ModelOutput("other", 1), ModelOutput("sum", 3))
+        assert_engine_equals_reference(dataclasses.replace(model, outputs=outputs), images)
 
 
 def test_reshapes_need_no_computation() -> None:
