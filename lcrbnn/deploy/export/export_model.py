@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from lcrbnn.data.datasets import DataSet
+from lcrbnn.deploy.engine.attributes import IntegerAttribute
 from lcrbnn.deploy.engine.graph import BnnModel, Node
-from lcrbnn.deploy.engine.operators import IntegerAttribute, infer_shapes
+from lcrbnn.deploy.engine.operators import infer_shapes
 from lcrbnn.deploy.export.adjust_rounding import adjust_rounding
 from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes, round_to_float32
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, NodeBuilder, Value, raise_export_error
