@@ -178,9 +178,8 @@ class GraphBuilder:
             raise_export_error(name, f"it reorders a map of the shape {value.torch_shape} in a way that is not regular")
         arranged = value
         for reordering in reorderings:
-            arranged = self.add_node(
-                reordering.op, f"{name}.layout", arranged, reordering.shape, layout=layout, **reordering.attributes
-            )
+            arranged = self.add_node(reordering.op, f"{name}.layout", arranged, reordering.shape, layout=layout)
+            arranged.node.attributes = reordering.attributes
         return value.with_layout(layout) if arranged is value else arranged.with_memory_of(value)
 
     def arrange_standard(self, value: Value, name: str) -> Value:

@@ -64,7 +64,7 @@ def _number_elements(value: Value, num_images: int) -> Tensor:
     """Return a tensor with a different number for each element of a batch; FILL stays FILL."""
     layout, size = value.layout, prod(value.shape)
     numbers = [np.where(layout.indices < 0, FILL, layout.indices + float(i * size)) for i in range(num_images)]
-    return torch.from_numpy(np.concatenate(numbers, axis=layout.batch_axis))
+    return torch.from_numpy(np.ascontiguousarray(np.concatenate(numbers, axis=layout.batch_axis)))
 
 
 def _find_layout(name: str, value: Value, batches: Sequence[np.ndarray], fill: float) -> Layout:
