@@ -65,9 +65,7 @@ def assert_export_equals_torch(net: nn.Module, images: Tensor, *, runs_engine: b
     if runs_engine:
         for fuse in (True, False):
             with Engine(to_bytes(model), fuse=fuse) as engine:
-                result = engine.run(inputs)
-            results.append([v.reshape(o.shape) for v, o in zip(
-                result.values() if isinstance(result, dict) else [result], outputs, strict=True)])  # fmt: skip
+                results.append(list(engine.run_outputs(inputs).values()))
     for result in results:
         assert len(result) == len(outputs)
         for value, output in zip(result, outputs, strict=True):
