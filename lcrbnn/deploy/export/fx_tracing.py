@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
 
+from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.function_rules import FUNCTIONS, find_values
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
 from lcrbnn.errors import InputError
@@ -109,7 +111,10 @@ def trace_forward(
         elif call.op == "call_module":
             path = f"{name}.{call.target}" if name else str(call.target)
             results[call] = export_module(
-                builder, path, module.get_submodule(str(call.target)), *_check_module_arguments(path, args, kwargs)
+                builder,
+                path,
+                module.get_submodule(str(call.target)),
+                *_check_module_arguments(builder, path, args, kwargs),
             )
         elif call.op == "output":
             if not isinstance(args[0], Value):
@@ -118,7 +123,12 @@ def trace_forward(
                 )
             return args[0]
         else:
-            results[call] = _export_call(builder, step_name, call.target, args, kwargs)
+            export = partial(_export_call, builder, step_name, call.target, args, kwargs)
+            results[call] = (
+                export()
+                if builder.checker is None
+                else builder.checker.check_function(export, step_name, call.target, args, kwargs)
+            )
             if _writes_in_place(call) and isinstance(results[call], Value):
                 results[call] = builder.record_overwrite(
                     step_name, _find_overwritten_value(step_name, args, kwargs), results[call]
@@ -144,7 +154,11 @@ def _bind_argument(name: str, module: nn.Module, call: fx.Node, unused_inputs: l
     return call.args[0]  # its default
 
 
-def _check_module_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Value]:
+def _check_module_arguments(
+    builder: GraphBuilder, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Value]:
+    if builder.checker is not None:  # the checker handles them together with the module
+        return [*args, *kwargs.values()]
     non_maps = [v for v in (*args, *kwargs.values()) if not isinstance(v, Value)]
     if non_maps or kwargs:
         raise_export_error(name, "it is called with arguments other than positional maps")
@@ -164,7 +178,10 @@ def _export_call(builder: GraphBuilder, name: str, target: Any, args: Sequence[A
     if function is None or not values:
         known_names = sorted({f if isinstance(f, str) else f.__name__ for f in FUNCTIONS})
         raise_export_error(
-            name, f"the function {function_name!r} has no export rule; there are rules for {', '.join(known_names)}"
+            name,
+            f"the function {function_name!r} has no export rule",
+            find_alternatives(function_name, known_names),
+            "lcrbnn.deploy.export.FUNCTIONS lists all",
         )
     try:
         return function(builder, name, *args, **kwargs)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.fx_tracing import trace_forward
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
 from lcrbnn.deploy.export.layer_rules import LAYER_RULES, LayerRule
@@ -19,6 +22,14 @@ def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: 
     The rule depends on the exact type, because a subclass may compute something else. A custom module has no rule: its
     forward is traced, and the modules that it calls are exported in turn.
     """
+    if builder.checker is None:
+        return _apply_module_rule(builder, name, module, *inputs)
+    export = partial(_apply_module_rule, builder, name, module, *inputs)
+    checked: Value = builder.checker.check_module(export, name, module, inputs)
+    return checked
+
+
+def _apply_module_rule(builder: GraphBuilder, name: str, module: nn.Module, *inputs: Value) -> Value:
     _check_hooks(name, module)
     rule = MODULE_RULES.get(type(module))
     if rule is not None and len(inputs) == 1:
@@ -32,8 +43,14 @@ def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: 
             "it is parametrized; make its parameters plain with torch.nn.utils.parametrize.remove_parametrizations",
         )
     if type(module).__module__.startswith("torch."):
-        known_names = ", ".join(dict.fromkeys(kind.__name__ for kind in MODULE_RULES))
-        raise_export_error(name, f"{type(module).__name__} has no export rule; there are rules for {known_names}")
+        class_name = type(module).__name__
+        known_names = [kind.__name__ for kind in MODULE_RULES if kind.__module__.startswith("torch.")]
+        raise_export_error(
+            name,
+            f"{class_name} has no export rule",
+            find_alternatives(class_name, known_names),
+            "lcrbnn.deploy.export.MODULE_RULES lists all",
+        )
     return trace_forward(builder, name, module, inputs, export_module)
 
 
