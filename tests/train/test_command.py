@@ -58,7 +58,7 @@ def test_the_lcr_option_sets_the_recommended_weight_of_its_variant(
     )
     assert "the gradient ratio of LCR is" in capsys.readouterr().out
     assert main(["train", "digits", "--lcr", "mine", "--run-folder", str(tmp_path / "other"), *QUICK]) == 2
-    assert "no LCR variant is called 'mine'; there are default, paper, official" in capsys.readouterr().err
+    assert "no LCR variant is called 'mine'" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
@@ -104,15 +104,14 @@ def test_resume_needs_only_the_folder(tmp_path: Path) -> None:
         (["--run-folder", "r", "--lcr-weight", "-1"], "lcr_weight must be a number of at least 0.0; got -1.0"),
         (
             ["--run-folder", "r", "--lr-schedule", "cosin"],
-            "no choice for lr_schedule is called 'cosin'; there are cosine, linear, linear-last-epoch-zero, multistep, "
-            "constant (did",
+            "no choice for lr_schedule is called 'cosin'; the closest is cosine",
         ),
         (["--run-folder", "r", "--nope"], "unrecognized arguments: --nope; see lcrbnn train --help"),
-        (["nope", "--run-folder", "r"], "no recipe is called 'nope'; there are "),
+        (["nope", "--run-folder", "r"], "no recipe is called 'nope'"),
         (["nope.toml", "--run-folder", "r"], "the recipe nope.toml cannot be read: No such file or directory"),
         (["--run-folder", "r", "--seeds", "3-1"], "--seeds must be a list such as 0-2 or 0,5; got '3-1'"),
         (["--run-folder", "r", "--seeds", "0", "--seed", "1"], "give --seed or --seeds, not both"),
-        (["--run-folder", "r", "--device", "tpu"], "no device is called 'tpu'; there are auto, cpu, cuda"),
+        (["--run-folder", "r", "--device", "tpu"], "no device is called 'tpu'"),
         (["--run-folder", "r", "--resume"], "there is no run in r to resume, and no recipe or setting to start one"),
         (
             ["--run-folder", "r", "--checkpoint-interval", "-1"],

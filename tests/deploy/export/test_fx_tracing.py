@@ -17,6 +17,8 @@ from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
 from lcrbnn.deploy.export.function_rules import FUNCTIONS
+from lcrbnn.deploy.export.graph_builder import ExportError
+from lcrbnn.deploy.export.module_rules import MODULE_RULES
 from lcrbnn.deploy.export.torch_activations import to_channels_last
 from tests.deploy.export.random_networks import randomize_parameters
 
