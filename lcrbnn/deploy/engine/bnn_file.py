@@ -7,41 +7,47 @@ import json
 import os
 import reprlib
 import struct
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
-from lcrbnn.deploy.engine.operators import (
+from lcrbnn.deploy.engine.attributes import (
     MAX_DIMENSION,
-    MAX_ENTRIES,
-    OPERATORS,
+    NumberAttribute,
     TensorAttribute,
     has_padding_bits,
-    infer_shapes,
     tensor_type,
 )
+from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node, PackedSigns
+from lcrbnn.deploy.engine.graph_json import (
+    check_integer,
+    check_list,
+    check_object,
+    integer_to_float,
+    integers_to_floats,
+    list_to_tuple,
+    parse_graph,
+)
+from lcrbnn.deploy.engine.operators import MAX_ENTRIES, OPERATORS, find_version_2_feature, infer_shapes
 from lcrbnn.errors import InputError
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-VERSION = 1
+VERSIONS = (1, 2)  # the writer uses version 1 for every model that version 1 can store
 MAX_FILE_BYTES = 2**31
 MAX_GRAPH_BYTES = 2**24
-NUMBER_LENGTH_LIMIT = 64  # numbers in the graph must have fewer characters
 
 _HEADER = struct.Struct("<8sIIQQQQQQ")  # magic, version, flags, size, offset and bytes of graph and of tensors, zero
 _ALIGNMENT_BYTES = 64
 _CHECKSUM_BYTES = 32
-_NUMPY_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bits": np.dtype(np.uint8)}
-_REQUIRED_KEYS = {
-    "graph": ("writer", "name", "input", "classes", "tensors", "nodes"),
-    "input": ("shape", "top", "mean", "std"),
-    "tensor": ("type", "shape", "offset", "bytes"),
+_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype("<f4"),
+    "f16": np.dtype("<f2"),
+    "i32": np.dtype("<i4"),
+    "bits": np.dtype(np.uint8),
 }
-_OPTIONAL_KEYS = {"input": ("margin",)}
+_VERSION_2_TYPES = ("i32",)
 
 
 def write_model(path: Path | str, model: BnnModel) -> None:
@@ -97,7 +103,7 @@ def read_model(path: Path | str) -> BnnModel:
 
 def to_bytes(model: BnnModel) -> bytes:
     """Return the file content of a model; it is deterministic. Raise InputError if the model is invalid."""
-    infer_shapes(model)
+    version = 1 if find_version_2_feature(model, infer_shapes(model)) is None else 2
     tensor_entries: list[dict[str, Any]] = []
     tensor_blocks: list[bytes] = []
     node_entries = [_make_node_entry(node, tensor_entries, tensor_blocks) for node in model.nodes]
@@ -116,6 +122,7 @@ def to_bytes(model: BnnModel) -> bytes:
         "classes": list(model.classes),
         "tensors": tensor_entries,
         "nodes": node_entries,
+        **({"outputs": [output._asdict() for output in model.outputs]} if model.outputs else {}),
     }
     graph_json, tensors_start = b"", 0
     while tensors_start != _align_up(
@@ -134,7 +141,7 @@ def to_bytes(model: BnnModel) -> bytes:
             f"this model would have {len(graph_json)} and {size}"
         )
     header = _HEADER.pack(
-        MAGIC, VERSION, 0, size, _HEADER.size, len(graph_json), tensors_start, offset - tensors_start, 0
+        MAGIC, version, 0, size, _HEADER.size, len(graph_json), tensors_start, offset - tensors_start, 0
     )
     body = b"".join(map(_pad_to_alignment, [header, graph_json, *tensor_blocks]))
     return body + hashlib.sha256(body).digest()
@@ -143,9 +150,11 @@ def to_bytes(model: BnnModel) -> bytes:
 def from_bytes(data: bytes, source: str) -> BnnModel:
     """Return the checked model of a file's content; its arrays are read-only views of `data`."""
     try:
-        graph_json, start, end = _split_sections(data)
-        model = _build_model(_parse_graph(graph_json), data, start, end)
-        infer_shapes(model)
+        version, graph_json, start, end = _split_sections(data)
+        model = _build_model(parse_graph(graph_json), data, version, start, end)
+        feature = find_version_2_feature(model, infer_shapes(model))
+        if version == 1 and feature is not None:
+            raise InputError(f"{feature} needs version 2 of the format, but the file has version 1")
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return model
@@ -157,7 +166,7 @@ def from_bytes(data: bytes, source: str) -> BnnModel:
 def _make_node_entry(node: Node, tensor_entries: list[dict[str, Any]], tensor_blocks: list[bytes]) -> dict[str, Any]:
     """Return the JSON entry of a node, with its keys in the order of OPERATORS; append its tensors to both lists."""
     entry: dict[str, Any] = {"op": node.op, "name": node.name, "in": list(node.inputs)}
-    for key in OPERATORS[node.op].attributes:
+    for key, attribute in OPERATORS[node.op].attributes.items():
         value: Any = node.attributes.get(key)
         type_and_shape = tensor_type(value)
         if type_and_shape is not None:
@@ -172,6 +181,8 @@ def _make_node_entry(node: Node, tensor_entries: list[dict[str, Any]], tensor_bl
                     "bytes": len(tensor_blocks[-1]),
                 }
             )
+        elif isinstance(attribute, NumberAttribute) and key in node.attributes:
+            entry[key] = float(value)
         elif key in node.attributes:
             entry[key] = list(value) if isinstance(value, tuple) else value
     return entry
@@ -188,8 +199,8 @@ def _pad_to_alignment(block: bytes) -> bytes:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _split_sections(data: bytes) -> tuple[bytes, int, int]:
-    """Check header and checksum; return the JSON of the graph, and start and end of the tensors."""
+def _split_sections(data: bytes) -> tuple[int, bytes, int, int]:
+    """Check header and checksum; return the version, the JSON of the graph, and start and end of the tensors."""
     min_bytes = _HEADER.size + _CHECKSUM_BYTES
     if not min_bytes <= len(data) <= MAX_FILE_BYTES:
         raise InputError(f"a file must have {min_bytes} to {MAX_FILE_BYTES} bytes; got {len(data)}")
@@ -198,7 +209,8 @@ def _split_sections(data: bytes) -> tuple[bytes, int, int]:
         raise InputError(
             f"the file is not a .bnn model: it must start with the bytes {MAGIC.hex(' ')}; got {magic.hex(' ')}"
         )
-    _check_header_field("version", version, VERSION)
+    if version not in VERSIONS:
+        raise InputError(f"the version must be {' or '.join(map(str, VERSIONS))}; the header has {version}")
     _check_header_field("flags", flags, 0)
     _check_header_field("size of the file", size, len(data))
     _check_header_field("offset of the graph", graph_start, _HEADER.size)
@@ -215,7 +227,7 @@ def _split_sections(data: bytes) -> tuple[bytes, int, int]:
     if hashlib.sha256(memoryview(data)[:end]).digest() != data[end:]:
         raise InputError("the checksum is wrong: the file is damaged")
     _check_zeros(data, _HEADER.size + graph_size, start)
-    return bytes(data[_HEADER.size : _HEADER.size + graph_size]), start, end
+    return version, bytes(data[_HEADER.size : _HEADER.size + graph_size]), start, end
 
 
 def _check_header_field(field: str, value: int, expected: int) -> None:
@@ -229,65 +241,35 @@ def _check_zeros(data: bytes, start: int, end: int) -> None:
         raise InputError(f"the gap from byte {start} to {end} must be zeros")
 
 
-def _parse_graph(graph_json: bytes) -> Any:
-    """Return the parsed JSON; reject duplicate keys, NaN and anything that is not UTF-8.
-
-    Deep nesting fails here with RecursionError, or later in the checks of the keys.
-    """
-    try:
-        return json.loads(
-            graph_json.decode(),
-            object_pairs_hook=_reject_duplicate_keys,
-            parse_constant=_reject_constant,
-            parse_int=lambda word: int(_check_number_length(word)),
-            parse_float=lambda word: float(_check_number_length(word)),
-        )
-    except InputError:
-        raise
-    except RecursionError:
-        raise InputError("the graph is nested too deeply") from None
-    except ValueError as error:
-        raise InputError(f"the graph is not valid JSON ({reprlib.repr(str(error))})") from None
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict; raise InputError if a key occurs twice."""
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        raise InputError("the graph has an object with the same key twice")
-    return unique
-
-
-def _check_number_length(word: str) -> str:
-    """Return a number's text; raise InputError if it is too long."""
-    if len(word) >= NUMBER_LENGTH_LIMIT:
-        raise InputError(
-            f"a number of the graph must have fewer than {NUMBER_LENGTH_LIMIT} characters; got {reprlib.repr(word)}"
-        )
-    return word
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise InputError(f"the graph has {name}, which is not a JSON number")
-
-
-def _build_model(graph: Any, data: bytes, start: int, end: int) -> BnnModel:
+def _build_model(graph: Any, data: bytes, version: int, start: int, end: int) -> BnnModel:
     """Return the model of a parsed graph; infer_shapes does the checks that do not depend on the file format."""
-    _check_object(graph, "graph", "the graph")
-    input_entry = _check_object(graph["input"], "input", "the input")
-    tensors = _read_tensors(_check_list(graph["tensors"], "tensors"), data, start, end)
-    nodes = [_build_node(entry, index, tensors) for index, entry in enumerate(_check_list(graph["nodes"], "nodes"))]
+    check_object(graph, "graph", "the graph")
+    if version == 1 and "outputs" in graph:
+        raise InputError("a list of outputs needs version 2 of the format, but the file has version 1")
+    input_entry = check_object(graph["input"], "input", "the input")
+    tensors = _read_tensors(check_list(graph["tensors"], "tensors"), data, version, start, end)
+    nodes = [_build_node(entry, index, tensors) for index, entry in enumerate(check_list(graph["nodes"], "nodes"))]
     return BnnModel(
         name=graph["name"],
-        shape=_list_to_tuple(input_entry["shape"]),
-        top=_integer_to_float(input_entry["top"]),
-        mean=_integers_to_floats(input_entry["mean"]),
-        std=_integers_to_floats(input_entry["std"]),
-        classes=_list_to_tuple(graph["classes"]),
+        shape=list_to_tuple(input_entry["shape"]),
+        top=integer_to_float(input_entry["top"]),
+        mean=integers_to_floats(input_entry["mean"]),
+        std=integers_to_floats(input_entry["std"]),
+        classes=list_to_tuple(graph["classes"]),
         nodes=tuple(nodes),
-        margin=_integer_to_float(input_entry.get("margin", 1.0)),
+        margin=integer_to_float(input_entry.get("margin", 1.0)),
         writer=graph["writer"],
+        outputs=_build_outputs(graph["outputs"]) if "outputs" in graph else (),
     )
+
+
+def _build_outputs(entries: Any) -> tuple[ModelOutput, ...]:
+    """Return the outputs of a graph that lists them; infer_shapes checks their names and values."""
+    if not check_list(entries, "outputs"):
+        raise InputError("outputs must have at least one entry")
+    for index, entry in enumerate(entries):
+        check_object(entry, "output", f"output {index}")
+    return tuple(ModelOutput(**entry) for entry in entries)
 
 
 def _build_node(entry: Any, index: int, tensors: list[np.ndarray | PackedSigns]) -> Node:
@@ -295,39 +277,45 @@ def _build_node(entry: Any, index: int, tensors: list[np.ndarray | PackedSigns])
     location = f"node {index}"
     if not isinstance(entry, dict) or not {"op", "name", "in"} <= entry.keys():
         raise InputError(f"{location} must be an object with the keys op, name, in; got {reprlib.repr(entry)}")
-    attributes = {key: _list_to_tuple(value) for key, value in entry.items() if key not in ("op", "name", "in")}
+    attributes = {key: list_to_tuple(value) for key, value in entry.items() if key not in ("op", "name", "in")}
     operator = OPERATORS.get(entry["op"]) if isinstance(entry["op"], str) else None
     for key, attribute in operator.attributes.items() if operator else ():
+        if key in attributes and isinstance(attribute, NumberAttribute):
+            attributes[key] = integer_to_float(attributes[key])
         if (
             key in attributes
             and isinstance(attribute, TensorAttribute)
             and not (attribute.keyword and attributes[key] == attribute.keyword)
         ):
-            tensor_index = _check_integer(attributes[key], f"{location}: {key}", 0, len(tensors) - 1)
+            tensor_index = check_integer(attributes[key], f"{location}: {key}", 0, len(tensors) - 1)
             attributes[key] = tensors[tensor_index]
-    return Node(entry["op"], entry["name"], _list_to_tuple(entry["in"]), attributes)
+    return Node(entry["op"], entry["name"], list_to_tuple(entry["in"]), attributes)
 
 
-def _read_tensors(entries: list[Any], data: bytes, start: int, end: int) -> list[np.ndarray | PackedSigns]:
+def _read_tensors(
+    entries: list[Any], data: bytes, version: int, start: int, end: int
+) -> list[np.ndarray | PackedSigns]:
     """Return the tensors; check that they are inside their section, aligned and disjoint, with zeros between them."""
     tensors, ranges = [], []
     for index, entry in enumerate(entries):
         location = f"tensor {index}"
-        _check_object(entry, "tensor", location)
-        type_name, shape = entry["type"], _check_list(entry["shape"], f"{location}: shape")
+        check_object(entry, "tensor", location)
+        type_name, shape = entry["type"], check_list(entry["shape"], f"{location}: shape")
         if not isinstance(type_name, str) or type_name not in _NUMPY_TYPES:
             raise InputError(
                 f"{location}: type must be one of {', '.join(_NUMPY_TYPES)}; got {reprlib.repr(type_name)}"
             )
+        if version == 1 and type_name in _VERSION_2_TYPES:
+            raise InputError(f"{location}: the type {type_name} needs version 2 of the format")
         if not 1 <= len(shape) <= 4 or (type_name == "bits" and len(shape) != 2):
             raise InputError(f"{location}: shape must be 1 to 4 numbers, and 2 for bits; got {reprlib.repr(shape)}")
         for size in shape:
-            _check_integer(size, f"{location}: a dimension", 1, MAX_DIMENSION)
+            check_integer(size, f"{location}: a dimension", 1, MAX_DIMENSION)
         stored_shape = [*shape[:-1], -(-shape[-1] // 8)] if type_name == "bits" else shape
         num_bytes = prod(stored_shape) * _NUMPY_TYPES[type_name].itemsize
-        if _check_integer(entry["bytes"], f"{location}: bytes", 0, MAX_FILE_BYTES) != num_bytes:
+        if check_integer(entry["bytes"], f"{location}: bytes", 0, MAX_FILE_BYTES) != num_bytes:
             raise InputError(f"{location}: {type_name} {shape} has {num_bytes} bytes; got {entry['bytes']}")
-        offset = _check_integer(entry["offset"], f"{location}: offset", start, end)
+        offset = check_integer(entry["offset"], f"{location}: offset", start, end)
         if offset % _ALIGNMENT_BYTES or offset + num_bytes > end:
             raise InputError(
                 f"{location}: it must start at a multiple of {_ALIGNMENT_BYTES} and end by {end}; "
@@ -347,41 +335,3 @@ def _read_tensors(entries: list[Any], data: bytes, start: int, end: int) -> list
     for gap in gaps:
         _check_zeros(data, *gap)
     return tensors
-
-
-def _check_object(value: Any, kind: str, description: str) -> Mapping[str, Any]:
-    """Return a JSON object with exactly the keys of its kind (optional keys may be absent)."""
-    if not isinstance(value, dict) or value.keys() - set(_OPTIONAL_KEYS.get(kind, ())) != set(_REQUIRED_KEYS[kind]):
-        got = list(value) if isinstance(value, dict) else value
-        raise InputError(
-            f"{description} must be an object with the keys {', '.join(_REQUIRED_KEYS[kind])}; got {reprlib.repr(got)}"
-        )
-    return value
-
-
-def _check_list(value: Any, description: str) -> list[Any]:
-    """Return a list of at most MAX_ENTRIES entries."""
-    if not isinstance(value, list) or len(value) > MAX_ENTRIES:
-        raise InputError(f"{description} must be a list of at most {MAX_ENTRIES}; got {reprlib.repr(value)}")
-    return value
-
-
-def _check_integer(value: Any, description: str, low: int, high: int) -> int:
-    """Return an integer within bounds; 1.0 and true are not integers."""
-    if type(value) is not int or not low <= value <= high:
-        bounds = f"from {low} to {high}" if low <= high else "that names a tensor (the file has none)"
-        raise InputError(f"{description} must be a whole number {bounds}; got {reprlib.repr(value)}")
-    return value
-
-
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _integer_to_float(value: Any) -> Any:
-    """Return an integer as a float; leave one that is too large for float32 to the later check."""
-    return float(value) if type(value) is int and abs(value) < 2**128 else value
-
-
-def _integers_to_floats(value: Any) -> Any:
-    return tuple(map(_integer_to_float, value)) if isinstance(value, list) else value

@@ -2,120 +2,64 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import reprlib
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
+from lcrbnn.deploy.engine.attributes import (
+    Attribute,
+    IntegerAttribute,
+    NumberAttribute,
+    TensorAttribute,
+    check_float32,
+    check_text,
+    format_value,
+    is_integer,
+    shorten_name,
+)
+from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node
+from lcrbnn.deploy.engine.output_shapes import (
+    MAX_SUM_TERMS_VERSION_1,
+    MAX_VALUE_ELEMENTS,
+    Shape,
+    check_shape,
+    count_sum_terms,
+    infer_bconv_shape,
+    infer_broadcast_shape,
+    infer_channels_shape,
+    infer_constant_shape,
+    infer_conv_shape,
+    infer_matmul_shape,
+    infer_normalize_shape,
+    infer_pool_shape,
+    infer_resized_shape,
+    infer_same_shape,
+    infer_strided_shape,
+    infer_subsample_shape,
+    infer_take_shape,
+)
 from lcrbnn.errors import InputError, check_known_names, lookup
 
-Shape = tuple[int, int, int]  # h, w, c
-
-MAX_DIMENSION = 2**20  # for values, tensors and integer attributes
-MAX_VALUE_ELEMENTS = 2**28
 MAX_MARGIN = 16  # maximum ratio of the resized picture's shorter side to the centre crop
 MAX_ENTRIES = 65_536  # for nodes, and for tensors
-MAX_SUM_TERMS = 65_535  # of a bconv: engines count the terms of a sum in 16 bits
-
-_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
-
-
-@dataclass(frozen=True)
-class TensorAttribute:
-    """An attribute that holds a tensor: allowed types, names of its dimensions, and a keyword allowed instead.
-
-    _allowed_sizes lists the sizes that each name of a dimension stands for.
-    """
-
-    types: tuple[str, ...]
-    dimensions: tuple[str, ...]
-    keyword: str | None = None
-    rejects_nan: bool = False  # values are compared with this tensor, so it must not contain NaN
-
-    def check(self, value: object, key: str) -> None:
-        """Raise InputError unless the value is the keyword, or a tensor of an allowed type and number of dimensions."""
-        if self.keyword is not None and isinstance(value, str) and value == self.keyword:
-            return
-        type_and_shape = tensor_type(value)
-        if (
-            type_and_shape is None
-            or type_and_shape[0] not in self.types
-            or len(type_and_shape[1]) != len(self.dimensions)
-        ):
-            or_keyword = f" or {self.keyword!r}" if self.keyword else ""
-            got = _format_value(value) if type_and_shape is None else f"{type_and_shape[0]} {list(type_and_shape[1])}"
-            raise InputError(
-                f"{key} must be {' or '.join(self.types)} [{', '.join(self.dimensions)}]{or_keyword}; got {got}"
-            )
-
-    def check_sizes(self, value: Any, key: str, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise InputError unless each dimension of the tensor has one of the allowed sizes."""
-        _, shape = tensor_type(value) or ("", ())
-        for size, name in zip(shape, self.dimensions, strict=True):
-            if size not in sizes[name]:
-                expected = ", ".join(f"{name} = {' or '.join(map(str, sizes[name]))}" for name in self.dimensions)
-                raise InputError(f"{key} must have the shape [{expected}]; got {list(shape)}")
-        if any(size > MAX_DIMENSION for size in shape):
-            raise InputError(f"no dimension of {key} may be larger than {MAX_DIMENSION}; got {list(shape)}")
-
-    def check_values(self, value: Any, key: str) -> None:
-        """Raise InputError if thresholds contain NaN, or if padding bits are set."""
-        if self.rejects_nan and np.isnan(value).any():
-            raise InputError(f"{key} must not be NaN")
-        if isinstance(value, PackedSigns) and has_padding_bits(value):
-            raise InputError(f"the padding bits of each row of {key} must be 0")
-
-
-@dataclass(frozen=True)
-class IntegerAttribute:
-    """An attribute that holds an integer, or a list of `count` integers."""
-
-    low: int
-    high: int = MAX_DIMENSION
-    count: int | None = None
-
-    def check(self, value: object, key: str) -> None:
-        """Raise InputError unless the value is an integer, or a list of integers, within the bounds."""
-        value_list: Sequence[object] = value if isinstance(value, tuple | list) else ()
-        integers, count = ((value,), 1) if self.count is None else (value_list, self.count)
-        if len(integers) != count or not all(_is_integer(i, self.low, self.high) for i in integers):
-            description = "a whole number" if self.count is None else f"a list of {self.count} whole numbers"
-            raise InputError(f"{key} must be {description} from {self.low} to {self.high}; got {_format_value(value)}")
+MAX_OUTPUTS = 64
+MAX_FACTORS = 8  # digits of the index of a strided
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A row of OPERATORS: output shape (from attributes and input shapes), attributes, names of the optional ones."""
+    """A row of OPERATORS: output shape (from attributes and input shapes), attributes, names of the optional ones.
+
+    `version` is the first version of the file format that has the operator.
+    """
 
     infer_shape: Callable[[Mapping[str, Any], Sequence[Shape]], Shape]
-    attributes: Mapping[str, TensorAttribute | IntegerAttribute] = field(default_factory=dict)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     num_inputs: int = 1
-
-
-def tensor_type(value: object) -> tuple[str, tuple[int, ...]] | None:
-    """Return type (f32, f16 or bits) and shape of a tensor as stored in the file; None for anything else."""
-    if isinstance(value, PackedSigns):
-        packed, n = value
-        is_valid = isinstance(packed, np.ndarray) and packed.dtype == np.uint8 and _is_integer(n, 1, 2**63)
-        return (
-            ("bits", (packed.shape[0], n)) if is_valid and packed.ndim == 2 and packed.shape[1] == -(-n // 8) else None
-        )
-    if isinstance(value, np.ndarray):
-        return next(((name, value.shape) for name, dtype in _DTYPES.items() if value.dtype == dtype), None)
-    return None
-
-
-def has_padding_bits(bits: PackedSigns) -> bool:
-    """Return whether a bit after the end of any row is set."""
-    return bool(bits.n % 8 and (bits.packed[:, -1] >> (bits.n % 8)).any())
+    version: int = 1
 
 
 def infer_shapes(model: BnnModel) -> list[Shape]:
@@ -125,80 +69,126 @@ def infer_shapes(model: BnnModel) -> list[Shape]:
             f"a model must be a BnnModel, as export_model and read_model return; got {type(model).__name__}"
         )
     _check_header(model)
-    shapes = [_check_shape(tuple(model.shape), "the input")]
+    shapes = [check_shape(tuple(model.shape), "the input")]
     used_values: set[int] = set()
-    checked_tensors: set[tuple[int, bool]] = set()
+    checked_tensors: set[tuple[object, ...]] = set()
     for index, node in enumerate(model.nodes):
         try:
             shapes.append(_check_node(node, shapes, checked_tensors))
         except InputError as error:
-            raise InputError(f"node {index} ({_format_value(node.op)}, {_format_value(node.name)}): {error}") from None
+            raise InputError(f"node {index} ({format_value(node.op)}, {format_value(node.name)}): {error}") from None
         used_values.update(node.inputs)
-    unused = [value for value in range(len(shapes) - 1) if value not in used_values]
-    if unused:
-        raise InputError(f"every value except the last must be used; value {unused[0]} is not used")
-    if shapes[-1] != (1, 1, len(model.classes)):
-        raise InputError(f"the last value must have the shape 1 x 1 x {len(model.classes)} (classes); got {shapes[-1]}")
+    _check_outputs(model, shapes, used_values)
     return shapes
+
+
+def list_outputs(model: BnnModel) -> tuple[ModelOutput, ...]:
+    """Return the outputs of a model; a model without explicit outputs has its last value as the only one."""
+    return tuple(model.outputs) or (ModelOutput("output", len(model.nodes)),)
+
+
+def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput:
+    """Return the only output of a model; raise InputError if it has several, or a feature map instead of a vector."""
+    outputs = list_outputs(model)
+    if len(outputs) > 1:
+        names = ", ".join(format_value(output.name) for output in outputs)
+        raise InputError(f"the model must have one output, a vector; it has {len(outputs)}: {names}")
+    if shapes[outputs[0].value][:2] != (1, 1):
+        raise InputError(f"the output must be a vector (1 x 1 x c); it has the shape {shapes[outputs[0].value]}")
+    return outputs[0]
+
+
+def find_version_2_feature(model: BnnModel, shapes: Sequence[Shape]) -> str | None:
+    """Return the first part of a model that version 1 of the file format cannot store; None if there is none."""
+    for index, node in enumerate(model.nodes):
+        location = f"node {index} ({format_value(node.op)}, {format_value(node.name)})"
+        if OPERATORS[node.op].version > 1:
+            return f"the operator of {location}"
+        if node.op == "add" and shapes[node.inputs[0]] != shapes[node.inputs[1]]:
+            return f"the addition of two shapes in {location}"
+        if node.op == "bconv" and count_sum_terms(node.attributes, shapes[node.inputs[0]]) > MAX_SUM_TERMS_VERSION_1:
+            return f"a sum of more than {MAX_SUM_TERMS_VERSION_1} terms in {location}"
+    return "a list of outputs" if model.outputs else None
+
+
+def _check_outputs(model: BnnModel, shapes: Sequence[Shape], used_values: set[int]) -> None:
+    """Check the outputs and classes of a model, and that every value is used."""
+    if not isinstance(model.outputs, tuple | list) or len(model.outputs) > MAX_OUTPUTS:
+        raise InputError(f"outputs must be a list of at most {MAX_OUTPUTS}; got {format_value(model.outputs)}")
+    for output in model.outputs:
+        if not isinstance(output, ModelOutput) or not is_integer(output.value, 1, len(shapes) - 1):
+            raise InputError(
+                f"an output must have a name and a value from 1 to {len(shapes) - 1}; got {format_value(output)}"
+            )
+        check_text(output.name, "the name of an output")
+    outputs = list_outputs(model)
+    if len({output.name for output in outputs}) != len(outputs):
+        raise InputError("the outputs must have different names")
+    unused = set(range(len(shapes))) - used_values - {output.value for output in outputs}
+    if unused:
+        end = "must be used by a node or be an output" if model.outputs else "except the last must be used"
+        raise InputError(f"every value {end}; value {min(unused)} is not used")
+    if model.outputs and not model.classes:
+        return
+    if shapes[outputs[0].value] != (1, 1, len(model.classes)):
+        name = "first output" if model.outputs else "last value"
+        raise InputError(
+            f"the {name} must have the shape 1 x 1 x {len(model.classes)} (classes); got {shapes[outputs[0].value]}"
+        )
 
 
 def _check_header(model: BnnModel) -> None:
     """Check everything of a model except its nodes."""
-    _check_text(model.name, "the model's name")
-    _check_text(model.writer, "the writer's name")
+    check_text(model.name, "the model's name")
+    check_text(model.writer, "the writer's name")
     IntegerAttribute(1, count=3).check(model.shape, "the input's shape")
-    _check_float32(model.top, "the input's top", positive=True)
+    check_float32(model.top, "the input's top", positive=True)
     for name, numbers in (("mean", model.mean), ("std", model.std)):
         if not isinstance(numbers, tuple | list) or len(numbers) != model.shape[2]:
-            got = _format_value(numbers)
+            got = format_value(numbers)
             raise InputError(
                 f"the input's {name} must be a list of {model.shape[2]} numbers, one per channel; got {got}"
             )
         for value in numbers:
-            _check_float32(value, f"the input's {name}", positive=name == "std")
-    _check_float32(model.margin, "the input's margin", positive=True)
+            check_float32(value, f"the input's {name}", positive=name == "std")
+    check_float32(model.margin, "the input's margin", positive=True)
     if not 1 <= model.margin <= MAX_MARGIN:
         raise InputError(f"the input's margin must be from 1 to {MAX_MARGIN}; got {model.margin}")
     if not isinstance(model.classes, tuple | list):
-        raise InputError(f"classes must be a list of names; got {_format_value(model.classes)}")
+        raise InputError(f"classes must be a list of names; got {format_value(model.classes)}")
     for name in model.classes:
-        _check_text(name, "a class")
+        check_text(name, "a class")
     if not isinstance(model.nodes, tuple | list) or not 1 <= len(model.nodes) <= MAX_ENTRIES:
-        raise InputError(f"nodes must be a list of 1 to {MAX_ENTRIES}; got {_format_value(model.nodes)}")
+        raise InputError(f"nodes must be a list of 1 to {MAX_ENTRIES}; got {format_value(model.nodes)}")
 
 
-def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[int, bool]]) -> Shape:
+def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[object, ...]]) -> Shape:
     """Check a node and return the shape of its value; `checked_tensors` were already checked for earlier nodes."""
-    _check_text(node.name, "the name")
-    operator = lookup(OPERATORS, _shorten_name(node.op), "op", "docs/format.md")
-    check_known_names(map(_shorten_name, node.attributes), operator.attributes, "key of this op", "docs/format.md")
+    check_text(node.name, "the name")
+    operator = lookup(OPERATORS, shorten_name(node.op), "op", "docs/format.md")
+    check_known_names(map(shorten_name, node.attributes), operator.attributes, "key of this op", "docs/format.md")
     if not isinstance(node.inputs, tuple | list) or len(node.inputs) != operator.num_inputs:
-        raise InputError(f"its inputs must be a list of {operator.num_inputs}; got {_format_value(node.inputs)}")
+        raise InputError(f"its inputs must be a list of {operator.num_inputs}; got {format_value(node.inputs)}")
     for value in node.inputs:
-        if not _is_integer(value, 0, len(shapes) - 1):
-            raise InputError(f"its inputs must be earlier values, 0 to {len(shapes) - 1}; got {_format_value(value)}")
+        if not is_integer(value, 0, len(shapes) - 1):
+            raise InputError(f"its inputs must be earlier values, 0 to {len(shapes) - 1}; got {format_value(value)}")
     for key, attribute in operator.attributes.items():
         if key in node.attributes:
             attribute.check(node.attributes[key], key)
         elif key not in operator.optional:
             raise InputError(f"the key {key!r} is missing")
     inputs = [shapes[value] for value in node.inputs]
-    shape = _check_shape(operator.infer_shape(node.attributes, inputs), "its value")
-    sizes = _allowed_sizes(node.attributes, inputs[0], shape)
+    shape = check_shape(operator.infer_shape(node.attributes, inputs), "its value")
+    input_shape = inputs[0] if inputs else shape
+    sizes = _allowed_sizes(node.attributes, input_shape, shape)
     for key, attribute in operator.attributes.items():
-        if (
-            isinstance(attribute, TensorAttribute)
-            and key in node.attributes
-            and not isinstance(node.attributes[key], str)
-        ):
-            value = node.attributes[key]
-            attribute.check_sizes(value, key, sizes)
-            if (
-                id(value),
-                attribute.rejects_nan,
-            ) not in checked_tensors:  # check once per tensor: thousands of nodes may share it
-                attribute.check_values(value, key)
-                checked_tensors.add((id(value), attribute.rejects_nan))
+        tensor = node.attributes.get(key)
+        if isinstance(attribute, TensorAttribute) and tensor is not None and not isinstance(tensor, str):
+            attribute.check_sizes(tensor, key, sizes)
+            check = (id(tensor), attribute, input_shape if attribute.index_axis is not None else None)
+            if check not in checked_tensors:  # check once per tensor: thousands of nodes may share it
+                attribute.check_values(tensor, key, input_shape)
+                checked_tensors.add(check)
     return shape
 
 
@@ -221,84 +211,6 @@ def _allowed_sizes(
     }
 
 
-# --- shapes ---------------------------------------------------------------------------------------------------------
-
-
-def _window_output_size(attributes: Mapping[str, Any], input_shape: Shape) -> tuple[int, int]:
-    """Return height and width of the output of a sliding window."""
-    sizes = []
-    for axis, side in enumerate(("rows", "columns")):
-        span = attributes.get("dilation", (1, 1))[axis] * (attributes["kernel"][axis] - 1) + 1
-        available = input_shape[axis] + attributes["pad"][axis] + attributes["pad"][axis + 2]
-        if span > available:
-            raise InputError(f"the window spans {span} {side}, but the map has {available} with its pad")
-        sizes.append((available - span) // attributes["stride"][axis] + 1)
-    return sizes[0], sizes[1]
-
-
-def _conv_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the output shape of a conv, bconv or wconv."""
-    type_and_shape = tensor_type(attributes["weight"])
-    channels, groups, out = inputs[0][2], attributes["groups"], type_and_shape[1][0] if type_and_shape else 0
-    if channels % groups or out % groups:
-        raise InputError(f"groups must divide the channels; got {groups} for {channels} in and {out} out")
-    return (*_window_output_size(attributes, inputs[0]), out)
-
-
-def _bconv_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the output shape of a bconv; raise InputError if its sums have too many terms."""
-    shape, terms = (
-        _conv_shape(attributes, inputs),
-        math.prod(attributes["kernel"]) * (inputs[0][2] // attributes["groups"]),
-    )
-    if terms > MAX_SUM_TERMS:
-        raise InputError(f"a sum must have at most {MAX_SUM_TERMS} terms; got {terms}")
-    return shape
-
-
-def _pool_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape], *, allow_low_pad: bool) -> Shape:
-    """Return the output shape of a pool; each window must overlap the map.
-
-    Without `allow_low_pad`, the padding at the top and on the left must be 0.
-    """
-    input_shape = inputs[0]
-    sizes = _window_output_size(attributes, input_shape)
-    for axis in (0, 1):
-        before = attributes["pad"][axis]
-        if before and not allow_low_pad:
-            raise InputError(f"top and left of pad must be 0; got {list(attributes['pad'])}")
-        if (
-            before >= attributes["kernel"][axis]
-            or (sizes[axis] - 1) * attributes["stride"][axis] - before >= input_shape[axis]
-        ):
-            raise InputError(f"each window must overlap the map; got the pad {list(attributes['pad'])}")
-    return (*sizes, input_shape[2])
-
-
-def _add_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the common shape of both inputs."""
-    if inputs[0] != inputs[1]:
-        raise InputError(f"both inputs must have the same shape; got {inputs[0]} and {inputs[1]}")
-    return inputs[0]
-
-
-def _same_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the shape of the input."""
-    return inputs[0]
-
-
-def _subsample_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the shape after taking every sy-th row and sx-th column."""
-    (h, w, c), (sy, sx) = inputs[0], attributes["stride"]
-    return -(-h // sy), -(-w // sx), c
-
-
-def _channels_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the shape with the zero channels that are added before and after."""
-    h, w, c = inputs[0]
-    return h, w, attributes["before"] + c + attributes["after"]
-
-
 _PER_OUTPUT_CHANNEL = TensorAttribute(("f32",), ("out",))
 _PER_INPUT_CHANNEL = TensorAttribute(("f32",), ("in",))
 _POOL_WINDOW = {
@@ -313,14 +225,16 @@ _SCALES = {
     "b": _PER_OUTPUT_CHANNEL,
     "spatial": TensorAttribute(("f32",), ("h'", "w'", "1 or out")),
 }
-_INPUT_SIGNS: dict[str, TensorAttribute | IntegerAttribute] = {
+_INPUT_SIGNS: dict[str, Attribute] = {
     "threshold": TensorAttribute(("f32",), ("in",), "mean", rejects_nan=True),
     "pad_sign": IntegerAttribute(-1, 1),
 }
 
+_ACTIVATIONS = ("sigmoid", "tanh", "gelu", "gelu_tanh", "silu", "hardsigmoid", "hardswish")
+
 OPERATORS: dict[str, Operator] = {
     "conv": Operator(
-        _conv_shape,
+        infer_conv_shape,
         {
             "weight": TensorAttribute(("f32", "f16"), ("out", "kh", "kw", "in/groups")),
             "bias": _PER_OUTPUT_CHANNEL,
@@ -328,68 +242,68 @@ OPERATORS: dict[str, Operator] = {
         },
         ("bias",),
     ),
-    "bconv": Operator(_bconv_shape, {**_BINARY_WEIGHT, **_INPUT_SIGNS, **_SCALES, **_CONV_WINDOW}, ("spatial",)),
-    "wconv": Operator(_conv_shape, {**_BINARY_WEIGHT, **_SCALES, **_CONV_WINDOW}, ("spatial",)),
-    "affine": Operator(_same_shape, {"a": _PER_INPUT_CHANNEL, "b": _PER_INPUT_CHANNEL}),
-    "add": Operator(_add_shape, num_inputs=2),
-    "hardtanh": Operator(_same_shape),
-    "relu": Operator(_same_shape),
-    "prelu": Operator(_same_shape, {"slope": _PER_INPUT_CHANNEL}),
-    "shift": Operator(_same_shape, {"b": _PER_INPUT_CHANNEL}),
-    "maxpool": Operator(partial(_pool_shape, allow_low_pad=True), _POOL_WINDOW),
-    "avgpool": Operator(partial(_pool_shape, allow_low_pad=False), _POOL_WINDOW),
+    "bconv": Operator(infer_bconv_shape, {**_BINARY_WEIGHT, **_INPUT_SIGNS, **_SCALES, **_CONV_WINDOW}, ("spatial",)),
+    "wconv": Operator(infer_conv_shape, {**_BINARY_WEIGHT, **_SCALES, **_CONV_WINDOW}, ("spatial",)),
+    "affine": Operator(infer_same_shape, {"a": _PER_INPUT_CHANNEL, "b": _PER_INPUT_CHANNEL}),
+    "add": Operator(infer_broadcast_shape, num_inputs=2),
+    "hardtanh": Operator(infer_same_shape),
+    "relu": Operator(infer_same_shape),
+    "prelu": Operator(infer_same_shape, {"slope": _PER_INPUT_CHANNEL}),
+    "shift": Operator(infer_same_shape, {"b": _PER_INPUT_CHANNEL}),
+    "maxpool": Operator(partial(infer_pool_shape, allow_low_pad=True), _POOL_WINDOW),
+    "avgpool": Operator(partial(infer_pool_shape, allow_low_pad=False), _POOL_WINDOW),
     "mean": Operator(lambda keys, inputs: (1, 1, inputs[0][2])),
-    "subsample": Operator(_subsample_shape, {"stride": IntegerAttribute(1, count=2)}),
-    "channels": Operator(_channels_shape, {"before": IntegerAttribute(0), "after": IntegerAttribute(0)}),
+    "subsample": Operator(infer_subsample_shape, {"stride": IntegerAttribute(1, count=2)}),
+    "channels": Operator(infer_channels_shape, {"before": IntegerAttribute(0), "after": IntegerAttribute(0)}),
     "flatten": Operator(lambda keys, inputs: (1, 1, math.prod(inputs[0]))),
-    "softmax": Operator(_same_shape),
+    "softmax": Operator(infer_same_shape),
+    "multiply": Operator(infer_broadcast_shape, num_inputs=2, version=2),
+    "matmul": Operator(infer_matmul_shape, {"transpose": IntegerAttribute(0, 1)}, num_inputs=2, version=2),
+    "constant": Operator(
+        infer_constant_shape, {"value": TensorAttribute(("f32", "f16"), ("h", "w", "c"))}, num_inputs=0, version=2
+    ),
+    "clamp": Operator(
+        infer_same_shape, {"low": NumberAttribute(), "high": NumberAttribute()}, ("low", "high"), version=2
+    ),
+    **{op: Operator(infer_same_shape, version=2) for op in _ACTIVATIONS},
+    "elu": Operator(infer_same_shape, {"alpha": NumberAttribute()}, version=2),
+    "take": Operator(
+        infer_take_shape,
+        {
+            **{
+                key: TensorAttribute(("i32",), ("n",), index_axis=axis)
+                for axis, key in enumerate(("rows", "columns", "channels"))
+            },
+            "fill": NumberAttribute(),
+        },
+        ("rows", "columns", "channels", "fill"),
+        version=2,
+    ),
+    "strided": Operator(
+        infer_strided_shape,
+        {
+            "shape": IntegerAttribute(1, count=3),
+            "lengths": IntegerAttribute(1, MAX_VALUE_ELEMENTS, count=range(1, MAX_FACTORS + 1)),
+            "strides": IntegerAttribute(-MAX_VALUE_ELEMENTS, MAX_VALUE_ELEMENTS, count=range(1, MAX_FACTORS + 1)),
+            "offset": IntegerAttribute(0, MAX_VALUE_ELEMENTS),
+        },
+        version=2,
+    ),
+    "normalize": Operator(
+        infer_normalize_shape,
+        {
+            "groups": IntegerAttribute(1),
+            "spatial": IntegerAttribute(0, 1),
+            "eps": NumberAttribute(allows_negative=False),
+            "a": _PER_INPUT_CHANNEL,
+            "b": _PER_INPUT_CHANNEL,
+        },
+        version=2,
+    ),
+    "bilinear": Operator(
+        infer_resized_shape,
+        {"size": IntegerAttribute(1, count=2), "align_corners": IntegerAttribute(0, 1)},
+        version=2,
+    ),
+    "adaptive_avgpool": Operator(infer_resized_shape, {"size": IntegerAttribute(1, count=2)}, version=2),
 }
-
-
-# --- single checks --------------------------------------------------------------------------------------------------
-
-
-def _check_shape(shape: tuple[int, ...], description: str) -> Shape:
-    """Return the shape; raise InputError if it is empty or too large."""
-    h, w, c = shape
-    if not all(1 <= size <= MAX_DIMENSION for size in shape) or h * w * c > MAX_VALUE_ELEMENTS:
-        raise InputError(
-            f"{description} would have the shape {shape}; each dimension must be from 1 to {MAX_DIMENSION}, "
-            f"and their product at most {MAX_VALUE_ELEMENTS}"
-        )
-    return h, w, c
-
-
-def _is_integer(value: object, low: int, high: int = MAX_DIMENSION) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _check_float32(value: object, description: str, *, positive: bool) -> None:
-    """Raise InputError unless the value is a number that float32 can represent."""
-    number = math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError, struct.error):  # the value overflows float32 or double
-            (number,) = struct.unpack("f", struct.pack("f", value))
-    if not math.isfinite(number) or (positive and number <= 0):
-        kind = "positive number" if positive else "number"
-        raise InputError(f"{description} must be a {kind} that float32 can represent; got {_format_value(value)}")
-
-
-def _check_text(value: object, description: str) -> None:
-    """Raise InputError unless the value is a text that UTF-8 can encode, without NUL, which ends a C string."""
-    try:
-        is_valid = isinstance(value, str) and value.encode() is not None and "\0" not in value
-    except UnicodeEncodeError:
-        is_valid = False
-    if not is_valid:
-        raise InputError(f"{description} must be a text of UTF-8 without NUL; got {_format_value(value)}")
-
-
-def _shorten_name(value: object) -> str:
-    """Return a name from a file, cut to a length that can be compared and printed."""
-    return value[:64] if isinstance(value, str) else _format_value(value)
-
-
-def _format_value(value: object) -> str:
-    """Return a short text of one line for a value from a file."""
-    return reprlib.repr(value).replace("\n", " ")

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from lcrbnn.deploy.engine import reference_functions as functions
 from lcrbnn.deploy.engine.bits import unpack_signs
 from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
-from lcrbnn.deploy.engine.operators import infer_shapes
+from lcrbnn.deploy.engine.operators import check_vector_output, infer_shapes, list_outputs
+from lcrbnn.deploy.engine.reference_tensors import TENSOR_FUNCTIONS
 from lcrbnn.errors import InputError
 
 
@@ -29,8 +31,19 @@ def scale_pixels(model: BnnModel, pixels: np.ndarray) -> np.ndarray:
 
 
 def run_reference(model: BnnModel, images: np.ndarray) -> np.ndarray:
-    """Return the logits, (n, classes), of preprocessed images, float32 (n, h, w, c)."""
-    return compute_values(model, images)[-1].reshape(len(images), -1)
+    """Return the logits, (n, classes), of preprocessed images, float32 (n, h, w, c).
+
+    Raise InputError if the model has several outputs, or an output that is not a vector; compute_outputs has none of
+    these limits.
+    """
+    output = check_vector_output(model, infer_shapes(model))
+    return compute_values(model, images)[output.value].reshape(len(images), -1)
+
+
+def compute_outputs(model: BnnModel, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Return each output of a model by its name, float32 (n, h, w, c), for preprocessed images."""
+    values = compute_values(model, images)
+    return {output.name: values[output.value] for output in list_outputs(model)}
 
 
 def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
@@ -43,7 +56,8 @@ def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
     values = [images]
     with np.errstate(all="ignore"):  # infinities and NaN propagate, as in an engine
         for node in model.nodes:
-            values.append(OPERATOR_FUNCTIONS[node.op](node, *(values[value] for value in node.inputs)))
+            inputs = [values[value] for value in node.inputs]
+            values.append(OPERATOR_FUNCTIONS[node.op](node, *inputs) if inputs else _repeat_constant(node, len(images)))
     return values
 
 
@@ -144,6 +158,11 @@ def _softmax(node: Node, x: np.ndarray) -> np.ndarray:
     return (exponentials / exponentials.sum(axis=3, keepdims=True)).astype(np.float32)
 
 
+def _repeat_constant(node: Node, count: int) -> np.ndarray:
+    """Return the value of a constant for each image of a batch."""
+    return np.repeat(node.attributes["value"].astype(np.float32)[None], count, axis=0)
+
+
 OPERATOR_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "conv": _conv,
     "bconv": _bconv,
@@ -161,4 +180,15 @@ OPERATOR_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "channels": _pad_channels,
     "flatten": lambda node, x: x.reshape(len(x), 1, 1, -1),
     "softmax": _softmax,
+    "multiply": lambda node, x, y: x * y,
+    "clamp": lambda node, x: functions.clamp32(x, node.attributes.get("low"), node.attributes.get("high")),
+    "sigmoid": lambda node, x: functions.sigmoid32(x),
+    "tanh": lambda node, x: functions.tanh32(x),
+    "gelu": lambda node, x: functions.gelu32(x),
+    "gelu_tanh": lambda node, x: functions.gelu_tanh32(x),
+    "silu": lambda node, x: functions.silu32(x),
+    "hardsigmoid": lambda node, x: functions.hardsigmoid32(x),
+    "hardswish": lambda node, x: functions.hardswish32(x),
+    "elu": lambda node, x: functions.elu32(x, node.attributes["alpha"]),
+    **TENSOR_FUNCTIONS,
 }

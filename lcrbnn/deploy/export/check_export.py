@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lcrbnn.deploy.export.export_model import ModelInput, convert_network
 from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes
-from lcrbnn.deploy.export.graph_builder import ExportError, GraphBuilder, NodeBuilder, Value
+from lcrbnn.deploy.export.graph_builder import ExportError, GraphBuilder, NodeBuilder
 from lcrbnn.deploy.export.module_rules import export_module
-from lcrbnn.deploy.export.problem_collector import CheckedCall, ProblemCollector, describe_problem
+from lcrbnn.deploy.export.problem_collector import CheckedCall, ProblemCollector, describe_problem, make_value
 from lcrbnn.errors import InputError
 
-NUM_CHECKED_IMAGES = 2  # so that the axis of the images differs from axes of length 1
 NETWORK_NAME = "(network)"  # in the column of layers, for problems of the whole network
 
 
@@ -76,30 +74,30 @@ def check_export(model: nn.Module, example: Tensor | Sequence[int]) -> ExportChe
     >>> check_export(net, (1, 3, 8, 8)).is_exportable
     True
     """
-    images = _make_images(example)
+    image = _make_image(example)
     net = _copy_network(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        builder = GraphBuilder(_input_shape(images))
-        collector = _run_network(builder, net, images)
-        image_value: Any = builder.input_value if images.dim() == 4 else collector.make_value(images, "image")
-        calls = [] if images.dim() == 4 else [_describe_wrong_input(images)]
-        builder.checker = collector
-        output = export_module(builder, "", net, image_value)
-        calls += sorted(collector.calls, key=lambda call: call.position)
-        if not any(call.problem for call in calls):
-            calls += _check_complete_export(net, builder, output)
+        builder = GraphBuilder(_input_shape(image))
+        builder.checker = collector = _run_network(builder, net, image)
+        is_map = image.dim() == 4
+        export_module(builder, "", net, builder.input_value if is_map else make_value(image, "image"))
+        calls = sorted(collector.calls, key=lambda call: call.position)
+        network_problem = _find_network_problem(net, builder.input_value.shape) if is_map else _describe_input(image)
+    if network_problem is None:  # what was refused does not change the output
+        calls = [call for call in calls if not call.problem]
+    elif not is_map or not any(call.problem for call in calls):
+        calls.append(network_problem)
     return ExportCheck(tuple(_list_layers(builder, calls)))
 
 
-def _make_images(example: Tensor | Sequence[int]) -> Tensor:
+def _make_image(example: Tensor | Sequence[int]) -> Tensor:
     if isinstance(example, Tensor) and example.dim() > 0 and len(example) > 0:
-        images = example[:NUM_CHECKED_IMAGES].detach().cpu().float()
-        return images.expand(NUM_CHECKED_IMAGES, *images.shape[1:]) if len(images) == 1 else images
+        return example[:1].detach().cpu().float()
     is_shape = isinstance(example, list | tuple) and all(isinstance(n, int) and n > 0 for n in example)
     if not is_shape or not example:
         shown = tuple(example.shape) if isinstance(example, Tensor) else example
         raise InputError(f"the example must be a batch of images or its shape, such as (1, 3, 32, 32); got {shown!r}")
-    return torch.zeros(NUM_CHECKED_IMAGES, *example[1:])
+    return torch.zeros(1, *example[1:])
 
 
 def _input_shape(images: Tensor) -> tuple[int, int, int]:
@@ -117,29 +115,29 @@ def _copy_network(model: nn.Module) -> nn.Module:
         raise InputError(f"check_export works on a copy of the network, which cannot be made: {error}") from None
 
 
-def _run_network(builder: GraphBuilder, net: nn.Module, images: Tensor) -> ProblemCollector:
+def _run_network(builder: GraphBuilder, net: nn.Module, image: Tensor) -> ProblemCollector:
     try:
-        return ProblemCollector(builder, net, images)
+        return ProblemCollector(builder, net, image)
     except Exception as error:  # a forward can raise any error
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"the network does not accept an example of shape {tuple(images.shape)} ({reason})") from error
+        raise InputError(f"the network does not accept an example of shape {tuple(image.shape)} ({reason})") from error
 
 
-def _describe_wrong_input(images: Tensor) -> CheckedCall:
-    problem = f"its input has the shape {tuple(images.shape)}, but the format's input is a batch of images (n, c, h, w)"
+def _describe_input(image: Tensor) -> CheckedCall:
+    shape = ("n", *image.shape[1:])
+    problem = f"its input has the shape ({', '.join(map(str, shape))}), but the format's input is (n, c, h, w)"
     return CheckedCall("", "", 0, problem=problem)
 
 
-def _check_complete_export(net: nn.Module, builder: GraphBuilder, output: Any) -> list[CheckedCall]:
-    """Return the problem of the network as a whole, if it has one although each layer has none."""
-    shape = builder.input_value.shape
-    num_classes = output.shape[2] if isinstance(output, Value) else 1
+def _find_network_problem(net: nn.Module, shape: tuple[int, int, int]) -> CheckedCall | None:
+    """Return why the network as a whole cannot be exported, or None if it can."""
     try:
-        convert_network(net, ModelInput(shape, ("",) * num_classes), "check", adjusts_rounding=False)
-    except Exception as error:  # the same rules have run without an error, so this one can be of any type
-        layer = error.layer if isinstance(error, ExportError) else ""
-        return [CheckedCall(layer, "", len(builder.nodes), problem=describe_problem(error))]
-    return []
+        convert_network(net, ModelInput(shape, ()), "check", adjusts_rounding=False)
+    except Exception as error:  # the export of a network with problems can raise any error
+        return CheckedCall(
+            error.layer if isinstance(error, ExportError) else "", "", 0, problem=describe_problem(error)
+        )
+    return None
 
 
 def _list_layers(builder: GraphBuilder, calls: Sequence[CheckedCall]) -> list[LayerCheck]:

@@ -16,8 +16,8 @@ def fold_affine_nodes(nodes: Sequence[NodeBuilder]) -> list[NodeBuilder]:
     consumers = find_consumers(nodes)
     remaining = []
     for node in nodes:
-        layer = node.inputs[0]
-        if node.op != "affine" or layer.op not in FOLDING_OPS or len(consumers[layer]) != 1:
+        layer = node.inputs[0] if node.op == "affine" else None
+        if layer is None or layer.op not in FOLDING_OPS or len(consumers[layer]) != 1:
             remaining.append(node)
             continue
         _fold_into_layer(layer, node.attributes["a"], node.attributes["b"])
@@ -42,7 +42,7 @@ def round_to_float32(nodes: Sequence[NodeBuilder]) -> None:
     """Round every float64 tensor to float32; raise InputError if a number is too large."""
     for node in nodes:
         for key, value in node.attributes.items():
-            if not isinstance(value, np.ndarray):
+            if not isinstance(value, np.ndarray) or value.dtype == np.int32:
                 continue
             with np.errstate(over="ignore"):
                 node.attributes[key] = np.ascontiguousarray(value, np.float32)

@@ -31,6 +31,15 @@ def parse_graph(data: bytes) -> Graph:
     return json.loads(data[64 : 64 + struct.unpack_from("<Q", data, 32)[0]])
 
 
+def read_version(data: bytes) -> int:
+    return struct.unpack_from("<I", data, 8)[0]
+
+
+def replace_version(data: bytes, version: int) -> bytes:
+    """Return the file with another version number and a valid checksum."""
+    return add_checksum(data[:8] + struct.pack("<I", version) + data[12:-32])
+
+
 def add_checksum(body: bytes) -> bytes:
     """Return the body followed by its checksum."""
     return body + hashlib.sha256(body).digest()
@@ -41,7 +50,16 @@ def replace_graph_text(text: bytes, data: bytes = SMALL_DATA) -> bytes:
     start, count = struct.unpack_from("<QQ", data, 40)
     tensors_start = -(-(64 + len(text)) // 64) * 64
     header = struct.pack(
-        "<8sIIQQQQQQ", data[:8], 1, 0, tensors_start + count + 32, 64, len(text), tensors_start, count, 0
+        "<8sIIQQQQQQ",
+        data[:8],
+        read_version(data),
+        0,
+        tensors_start + count + 32,
+        64,
+        len(text),
+        tensors_start,
+        count,
+        0,
     )
     return add_checksum(header + text + bytes(tensors_start - 64 - len(text)) + data[start : start + count])
 

@@ -32,7 +32,7 @@ from tests.deploy.engine.small_models import make_model
     [
         (0, "B", 0x88, "the file is not a .bnn model"),
         (6, "B", 0x0D, "the file is not a .bnn model"),
-        (8, "I", 2, "the version must be 1; the header has 2"),
+        (8, "I", 3, "the version must be 1 or 2; the header has 3"),
         (12, "I", 1, "the flags must be 0"),
         (16, "Q", len(SMALL_DATA) + 1, "the size of the file must be"),
         (24, "Q", 128, "the offset of the graph must be 64"),

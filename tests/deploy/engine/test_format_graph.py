@@ -28,6 +28,7 @@ from tests.deploy.engine.edited_files import (
     replace_padded_graph,
 )
 from tests.deploy.engine.small_models import make_model_with_every_op
+from tests.deploy.engine.version_2_models import make_version_2_model
 
 
 def make_setter(*path: Any) -> Callable[[Graph, Any], None]:
@@ -87,7 +88,7 @@ DEEP = json.loads("[" * 200 + "]" * 200)
         (("tensors",), [0] * (MAX_ENTRIES + 1), f"tensors must be a list of at most {MAX_ENTRIES}"),
         (("tensors", 0), [], "tensor 0 must be an object with the keys type, shape, offset, bytes"),
         (("tensors", 0, "more"), 0, "tensor 0 must be an object"),
-        (("tensors", 0, "type"), "f64", "tensor 0: type must be one of f32, f16, bits; got 'f64'"),
+        (("tensors", 0, "type"), "f64", "tensor 0: type must be one of f32, f16, i32, bits; got 'f64'"),
         (("tensors", 0, "type"), [], "tensor 0: type must be one of"),
         (("tensors", 0, "shape"), 3, "tensor 0: shape must be a list"),
         (("tensors", 0, "shape"), [], "tensor 0: shape must be 1 to 4 numbers"),
@@ -216,7 +217,9 @@ def mutate(rng: np.random.Generator, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("model", "rounds"), [(SMALL_MODEL, 2000), (make_model_with_every_op(RNG(0)), 500)], ids=["small", "every op"]
+    ("model", "rounds"),
+    [(SMALL_MODEL, 2000), (make_model_with_every_op(RNG(0)), 500), (make_version_2_model(RNG(0)), 500)],
+    ids=["small", "every op", "version 2"],
 )
 def test_random_graph_changes_are_rejected_or_give_a_valid_model(model: BnnModel, rounds: int) -> None:
     """Recompute the checksum, so that later checks are reached. An accepted model can be written again."""
@@ -235,6 +238,6 @@ def test_random_graph_changes_are_rejected_or_give_a_valid_model(model: BnnModel
             rewritten = to_bytes(model)
             assert to_bytes(from_bytes(rewritten, "f")) == rewritten
             if math.prod(infer_shapes(model)[0]) < 1000 and max(map(math.prod, infer_shapes(model))) < 10_000:
-                reference.run_reference(model, np.zeros((1, *model.shape), np.float32))
+                reference.compute_outputs(model, np.zeros((1, *model.shape), np.float32))
     assert passed > 20
     assert len(reasons) > 50  # later checks were reached

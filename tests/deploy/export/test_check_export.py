@@ -96,8 +96,8 @@ def test_modules_without_a_shape_from_their_functions_use_the_recorded_output() 
 
     net = nn.Sequential(nn.Conv2d(3, 4, 3), DataDependent(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     check = lcrbnn.check_export(net, (1, 3, 8, 8))
-    assert [row.layer for row in check.problems] == ["1"]
-    assert [row.layer for row in check.layers] == ["0", "1", "2", "3", "4"]
+    assert "1" in {row.layer for row in check.problems} <= {"1", "1.sum_1"}
+    assert [row.layer for row in check.layers if not row.problem] == ["0", "2", "3", "4"]
 
 
 def test_methods_that_cannot_be_exported_are_refused_in_each_of_their_layers() -> None:
