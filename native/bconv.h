@@ -40,9 +40,14 @@ struct BKernel {
   // Channels after the end of a group are undefined. Panels are numbered group by group; a group has
   // ceil(group_out / panel) panels.
   void (*row)(const BConv&, const void* packed, const void* scratch, int y, int panel_index, uint16_t* counts);
+  // The same with 32-bit counts, for convolutions with more than kMostTapsOf16Bits taps; null for other kernels.
+  void (*wide_row)(const BConv&, const void* packed, const void* scratch, int y, int panel_index,
+                   uint32_t* counts) = nullptr;
 };
-// Counts have 16 bits: the reader rejects convolutions with more than 65,535 taps.
 
-extern const BKernel bconv_scalar, bconv_avx2, bconv_avx512, bconv_neon, bconv_wasm;
+const int kMostTapsOf16Bits = 65535;
+
+// bconv_wide is the only kernel with `wide_row`, and it has no `row`.
+extern const BKernel bconv_scalar, bconv_wide, bconv_avx2, bconv_avx512, bconv_neon, bconv_wasm;
 
 }  // namespace lcrbnn

@@ -77,7 +77,8 @@ bool any(const BConv&) { return true; }
 size_t weight_bytes(const BConv& c) { return panel_weight_bytes(c, kPanel); }
 void pack(const BConv& c, const uint64_t* weights, void* packed) { panel_pack(c, kPanel, weights, packed); }
 
-void row(const BConv& c, const void* packed, const void* scratch, int y, int index, uint16_t* counts) {
+template <class Count>
+void row(const BConv& c, const void* packed, const void* scratch, int y, int index, Count* counts) {
   const PanelRow at = panel_row(c, kPanel, packed, scratch, y, index);
   const int words = c.words();
   for (int x = 0; x < c.out_w; ++x, counts += kPanel) {
@@ -89,12 +90,14 @@ void row(const BConv& c, const void* packed, const void* scratch, int y, int ind
         for (int j = 0; j < words; ++j, w += kPanel)
           for (int i = 0; i < kPanel; ++i) differ[i] += ones(a[j] ^ w[i]);
       }
-    for (int i = 0; i < kPanel; ++i) counts[i] = uint16_t(differ[i]);
+    for (int i = 0; i < kPanel; ++i) counts[i] = Count(differ[i]);
   }
 }
 
 }  // namespace
 
-const BKernel bconv_scalar = {"scalar", yes, any, kPanel, weight_bytes, pack, padded_bytes, padded_prepare, row};
+const BKernel bconv_scalar = {"scalar",     yes,          any,           kPanel,         weight_bytes,
+                              pack,         padded_bytes, padded_prepare, row<uint16_t>};
+const BKernel bconv_wide = {"wide", yes, any, kPanel, weight_bytes, pack, padded_bytes, padded_prepare, nullptr, row<uint32_t>};
 
 }  // namespace lcrbnn

@@ -66,6 +66,7 @@ struct lcrbnn_model {
   const RowOps* rows = nullptr;
   bool fuse = true;
   uint64_t file_bytes = 0;
+  uint64_t output_numbers = 0;       // per image
   std::vector<float> levels;         // [channel][256]: normalised value of each pixel
   std::vector<std::string> kernels;  // by node
 
@@ -124,6 +125,7 @@ bool open_model(const uint8_t* data, size_t bytes, int flags, const char* kernel
   for (size_t c = 0; c < m.graph.mean.size(); ++c)
     for (int pixel = 0; pixel < 256; ++pixel)
       m.levels.push_back((float(pixel) * scale / m.graph.top - m.graph.mean[c]) / m.graph.deviation[c]);
+  for (const Output& output : m.graph.outputs) m.output_numbers += m.graph.values[size_t(output.value)].numbers();
   name_kernels(m);
   return true;
 }
@@ -188,12 +190,12 @@ struct Batch {
   lcrbnn_model& model;
   const float* images;
   const uint8_t* pixels;
-  float* logits;
+  float* outputs;
   Lease& lease;
 
   // Runs image i in the space of a worker, with its rows split over `threads` workers.
   void run_one(size_t i, int worker, int threads) const {
-    const size_t numbers = model.graph.values[0].numbers(), classes = model.graph.classes.size();
+    const size_t numbers = model.graph.values[0].numbers();
     Space& space = *lease.list[worker];
     const float* image = images + i * numbers;
     if (pixels) {
@@ -206,16 +208,20 @@ struct Batch {
     Workspace workers[kMostThreads];
     for (int t = 0; t < threads; ++t) workers[t] = lease.list[threads == 1 ? worker : t]->work;
     run_image(model.graph, model.data, model.plan, *model.rows, image, workers, threads, nullptr);
-    memcpy(logits + i * classes, value_of(model.plan, workers[0], image, int(model.graph.values.size()) - 1),
-           classes * 4);
+    float* to = outputs + i * size_t(model.output_numbers);
+    for (const Output& output : model.graph.outputs) {
+      const size_t count = model.graph.values[size_t(output.value)].numbers();
+      memcpy(to, value_of(model.plan, workers[0], image, output.value), count * 4);
+      to += count;
+    }
   }
 };
 
-int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, size_t n, float* logits, int threads,
+int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, size_t n, float* outputs, int threads,
             char* message, size_t size) {
   Error error;
-  if (!model || (n && ((!images && !pixels) || !logits)))
-    error.call("run needs a model, images and memory for the logits");
+  if (!model || (n && ((!images && !pixels) || !outputs)))
+    error.call("run needs a model, images and memory for the outputs");
   else if (threads < 1 || threads > kMostThreads)
     error.call("threads must be from 1 to %d; got %d", kMostThreads, threads);
   if (error.code || n == 0) return report(error, message, size);
@@ -225,7 +231,7 @@ int run_any(lcrbnn_model* model, const float* images, const uint8_t* pixels, siz
     return report(error, message, size);
   }
   threads = lease.count;
-  Batch batch{*model, images, pixels, logits, lease};
+  Batch batch{*model, images, pixels, outputs, lease};
   // Each thread runs whole images while there are enough images. The threads share the rows of the others.
   const size_t whole = threads > 1 ? n / size_t(threads) * size_t(threads) : n;
   if (threads == 1) {
@@ -286,7 +292,7 @@ bool inspect(lcrbnn_model* model, const float* images, size_t n, int node, float
 
 extern "C" {
 
-int lcrbnn_abi(void) noexcept { return 2; }
+int lcrbnn_abi(void) noexcept { return 3; }
 
 int lcrbnn_open(const char* path, int flags, const char* kernel, lcrbnn_model** out, char* message,
                 size_t size) noexcept {
@@ -308,6 +314,8 @@ void lcrbnn_get_info(const lcrbnn_model* model, lcrbnn_info* info) noexcept {
            int32_t(model->graph.classes.size()),
            int32_t(model->graph.nodes.size()),
            int32_t(model->plan.stages.size()),
+          int32_t(model->graph.outputs.size()),
+          model->output_numbers,
            model->file_bytes,
            model->memory.total(),
            model->plan.arena + model->plan.tile};
@@ -335,14 +343,23 @@ int lcrbnn_node_shape(const lcrbnn_model* m, int node, int32_t shape[3]) noexcep
   return 1;
 }
 
-int lcrbnn_run(lcrbnn_model* model, const float* images, size_t n, float* logits, int threads, char* message,
-               size_t size) noexcept {
-  return run_any(model, images, nullptr, n, logits, threads, message, size);
+static bool has_output(const lcrbnn_model* m, int i) { return i >= 0 && size_t(i) < m->graph.outputs.size(); }
+
+const char* lcrbnn_output_name(const lcrbnn_model* m, int i) noexcept {
+  return has_output(m, i) ? m->graph.outputs[size_t(i)].name.c_str() : nullptr;
+}
+int lcrbnn_output_shape(const lcrbnn_model* m, int i, int32_t shape[3]) noexcept {
+  return has_output(m, i) ? lcrbnn_node_shape(m, m->graph.outputs[size_t(i)].value - 1, shape) : 0;
 }
 
-int lcrbnn_run_pixels(lcrbnn_model* model, const uint8_t* pixels, size_t n, float* logits, int threads, char* message,
+int lcrbnn_run(lcrbnn_model* model, const float* images, size_t n, float* outputs, int threads, char* message,
+               size_t size) noexcept {
+  return run_any(model, images, nullptr, n, outputs, threads, message, size);
+}
+
+int lcrbnn_run_pixels(lcrbnn_model* model, const uint8_t* pixels, size_t n, float* outputs, int threads, char* message,
                       size_t size) noexcept {
-  return run_any(model, nullptr, pixels, n, logits, threads, message, size);
+  return run_any(model, nullptr, pixels, n, outputs, threads, message, size);
 }
 
 uint64_t lcrbnn_times(lcrbnn_model* m, double* seconds, int reset) noexcept {

@@ -28,11 +28,12 @@ typedef struct lcrbnn_model lcrbnn_model;
 
 typedef struct {
   int32_t height, width, channels; /* of the input */
-  int32_t classes, nodes, stages;
+  int32_t classes, nodes, stages, outputs;
+  uint64_t output_numbers; /* float32 numbers per image that a run writes, for all outputs */
   uint64_t file_bytes, model_bytes, work_bytes; /* file size; memory of the weights; memory of one run */
 } lcrbnn_info;
 
-/* Version of this interface, now 2. It changes with every incompatible change of this header. */
+/* Version of this interface, now 3. It changes with every incompatible change of this header. */
 LCRBNN_API int lcrbnn_abi(void) LCRBNN_NOEXCEPT;
 
 /* `kernel` is the name of a binary kernel, or null for the fastest one. */
@@ -50,19 +51,26 @@ LCRBNN_API const char* lcrbnn_class_name(const lcrbnn_model*, int index) LCRBNN_
 LCRBNN_API const char* lcrbnn_node_name(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
 LCRBNN_API const char* lcrbnn_node_op(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
 /* Name of the kernel that computes a node: a binary kernel (with "/limits" if its output signs are comparisons of
- * integer counts), "float" or "float/points" (fast convolution for stems), the instruction set of a row operation
- * ("avx2", ...), "fused" if an earlier node's loop computes the node, or "view" if it needs no computation. */
+ * integer counts), "float" or "float/points" (fast convolution for stems), "wide" (a bconv with more than 65,535 terms per
+ * sum), the instruction set of a row operation ("avx2", ...), "fused" if an earlier node's loop computes the node, or "view" if it needs no computation. */
 LCRBNN_API const char* lcrbnn_node_kernel(const lcrbnn_model*, int node) LCRBNN_NOEXCEPT;
 /* Writes height, width and channels of the output of a node. Returns 0 if there is no such node. */
 LCRBNN_API int lcrbnn_node_shape(const lcrbnn_model*, int node, int32_t shape[3]) LCRBNN_NOEXCEPT;
 
-/* Computes the logits of n images [h][w][c]. Several threads may call it at the same time. The bits of the logits
- * depend neither on `threads` (1 to 256) nor on n. NaN and infinities propagate as IEEE 754 and the format define. */
-LCRBNN_API int lcrbnn_run(lcrbnn_model*, const float* images, size_t n, float* logits, int threads, char* message,
+/* Name of an output; null if there is no such output. */
+LCRBNN_API const char* lcrbnn_output_name(const lcrbnn_model*, int output) LCRBNN_NOEXCEPT;
+/* Writes height, width and channels of an output. Returns 0 if there is no such output. */
+LCRBNN_API int lcrbnn_output_shape(const lcrbnn_model*, int output, int32_t shape[3]) LCRBNN_NOEXCEPT;
+
+/* Computes the outputs of n images [h][w][c]. For each image, the outputs [h'][w'][c'] are written one after another,
+ * in the order of the file, as lcrbnn_info.output_numbers numbers. The only output of a classifier is its logits,
+ * [classes]. Several threads may call it at the same time. The bits of the outputs depend neither on `threads` (1 to
+ * 256) nor on n. NaN and infinities propagate as IEEE 754 and the format define. */
+LCRBNN_API int lcrbnn_run(lcrbnn_model*, const float* images, size_t n, float* outputs, int threads, char* message,
                           size_t size) LCRBNN_NOEXCEPT;
 /* The same for 8-bit images. Each byte from 0 to 255 is scaled to a pixel from 0 to the file's top, and then
  * normalised: (pixel / top - mean) / std. */
-LCRBNN_API int lcrbnn_run_pixels(lcrbnn_model*, const uint8_t* pixels, size_t n, float* logits, int threads,
+LCRBNN_API int lcrbnn_run_pixels(lcrbnn_model*, const uint8_t* pixels, size_t n, float* outputs, int threads,
                                  char* message, size_t size) LCRBNN_NOEXCEPT;
 
 /* Writes seconds per image for each node, averaged over all runs since the last reset; fused nodes have 0. Returns the

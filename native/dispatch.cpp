@@ -133,6 +133,10 @@ const BKernel* choose_bconv(const BConv& c, const char* forced) {
   const char* name = kernel_name(forced);
   for (int i = 0; i < bconv_kernel_count; ++i) {
     const BKernel& k = *bconv_kernels[i];
+    if (c.taps() > kMostTapsOf16Bits) {  // this CPU must have the kernel that is asked for, but it counts in 16 bits
+      if (k.supported() && (!name || std::strcmp(name, k.name) == 0)) return &bconv_wide;
+      continue;
+    }
     const bool wanted = name ? std::strcmp(name, k.name) == 0 : !wasteful(k, c);
     if (wanted && k.takes(c) && usable(i)) return &k;
   }

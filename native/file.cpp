@@ -33,12 +33,14 @@ bool Reader::read_header() {
     return error.file("the file is not a .bnn model: it does not start with the magic bytes");
   if (size < 96) return error.file("the file is truncated: it has %zu bytes", size);
   if (size > kLargestFile) return error.file("the file is larger than 2 GiB");
-  const uint64_t version = read_le(data + 8, 4), flags = read_le(data + 12, 4), bytes = read_le(data + 16, 8);
+  const uint64_t file_version = read_le(data + 8, 4), flags = read_le(data + 12, 4), bytes = read_le(data + 16, 8);
   const uint64_t graph_at = read_le(data + 24, 8), graph_bytes = read_le(data + 32, 8),
                  tensor_bytes = read_le(data + 48, 8);
   tensors_at = read_le(data + 40, 8);
-  if (version != 1)
-    return error.file("the file has version %llu; only version 1 is supported", (unsigned long long)version);
+  if (file_version != 1 && file_version != 2)
+    return error.file("the file has version %llu; only versions 1 and 2 are supported",
+                      (unsigned long long)file_version);
+  version = uint32_t(file_version);
   if (flags != 0) return error.file("the file has unknown flags");
   if (bytes != size)
     return error.file("the header gives a size of %llu bytes, but the file has %zu", (unsigned long long)bytes, size);
@@ -97,6 +99,7 @@ bool Reader::read_tensor(const JsonValue& value, size_t index) {
   if (type == "f32") t.type = TensorType::f32;
   else if (type == "f16") t.type = TensorType::f16;
   else if (type == "bits") t.type = TensorType::bits;
+  else if (type == "i32" && version > 1) t.type = TensorType::i32;
   else return error.file("%s: unknown type %.20s", what, type.c_str());
   const JsonValue* shape = json.find(value, "shape");
   if (!shape || shape->kind != JsonKind::list || shape->count < 1 || shape->count > 4)
@@ -115,9 +118,9 @@ bool Reader::read_tensor(const JsonValue& value, size_t index) {
     return error.file("%s: offset and bytes must be whole numbers", what);
   t.offset = uint64_t(offset);
   t.bytes = uint64_t(bytes);
-  const uint64_t expected = t.type == TensorType::f32   ? 4 * product
-                            : t.type == TensorType::f16 ? 2 * product
-                                                        : uint64_t(t.shape[0]) * uint64_t((t.shape[1] + 7) / 8);
+  const uint64_t expected = t.type == TensorType::f16    ? 2 * product
+                            : t.type == TensorType::bits ? uint64_t(t.shape[0]) * uint64_t((t.shape[1] + 7) / 8)
+                                                         : 4 * product;
   if (t.bytes != expected) return error.file("%s: bytes does not match the shape", what);
   if (t.offset % 64 != 0 || t.offset < tensors_at || t.offset > tensors_end || t.bytes > tensors_end - t.offset)
     return error.file("%s: the tensor is not aligned or outside the tensor section", what);
@@ -147,10 +150,36 @@ bool Reader::check_tensor_layout() {
   return all_zero(data + end, data + tensors_end) || error.file("bytes between tensors must be zero");
 }
 
+// Reads the list of outputs. Without a list, the last value is the only output.
+bool Reader::read_outputs(const JsonValue* list) {
+  if (!list) {
+    graph.outputs.push_back({"output", int(graph.values.size()) - 1});
+    return true;
+  }
+  if (version < 2) return error.file("a list of outputs needs version 2");
+  if (list->kind != JsonKind::list || list->count < 1 || list->count > kMostOutputs)
+    return error.file("outputs must be a list of 1 to 64");
+  for (const JsonValue* m = json.first(*list); m; m = json.next(*m)) {
+    Output output;
+    int64_t value;
+    if (!check_keys(*m, "an output", {"name", "value"}) ||
+        !read_text(json.find(*m, "name"), "the name of an output", output.name))
+      return false;
+    if (!read_integer(json.find(*m, "value"), 1, int64_t(graph.values.size()) - 1, value))
+      return error.file("an output must be a value that a node computes");
+    for (const Output& other : graph.outputs)
+      if (other.name == output.name) return error.file("the outputs must have different names");
+    output.value = int(value);
+    graph.outputs.push_back(std::move(output));
+  }
+  return true;
+}
+
 bool Reader::read() {
   if (!read_header()) return false;
   const JsonValue& root = json.root();
-  if (!check_keys(root, "the graph", {"writer", "name", "input", "classes", "tensors", "nodes"})) return false;
+  if (!check_keys(root, "the graph", {"writer", "name", "input", "classes", "tensors", "nodes", "outputs"}))
+    return false;
   if (!read_text(json.find(root, "writer"), "writer", graph.writer) ||
       !read_text(json.find(root, "name"), "name", graph.name))
     return false;
@@ -172,11 +201,14 @@ bool Reader::read() {
   std::vector<bool> used(graph.values.size(), false);
   for (const Node& n : graph.nodes)
     for (int k = 0; k < n.inputs; ++k) used[size_t(n.in[k])] = true;
-  for (size_t v = 0; v + 1 < used.size(); ++v)
+  const JsonValue* outputs = json.find(root, "outputs");
+  if (!read_outputs(outputs)) return false;
+  for (const Output& output : graph.outputs) used[size_t(output.value)] = true;
+  for (size_t v = 0; v < used.size(); ++v)
     if (!used[v]) return error.file("value %zu is not used", v);
-  const Shape& last = graph.values.back();
-  if (last.h != 1 || last.w != 1 || uint32_t(last.c) != classes->count)
-    return error.file("the last value must have the shape 1 x 1 x classes");
+  const Shape& first = graph.values[size_t(graph.outputs[0].value)];
+  if ((!outputs || classes->count) && (first.h != 1 || first.w != 1 || uint32_t(first.c) != classes->count))
+    return error.file("the %s must have the shape 1 x 1 x classes", outputs ? "first output" : "last value");
   for (const JsonValue* m = json.first(*classes); m; m = json.next(*m)) {
     std::string name;
     if (!read_text(m, "a class", name)) return false;

@@ -1,4 +1,4 @@
-// Reads the nodes of a graph: their attributes, and the shapes of their values.
+// Reads the nodes of a graph and their attributes.
 #include "reader.h"
 
 namespace lcrbnn {
@@ -20,18 +20,42 @@ enum Key : uint32_t {
   kDilation = 1 << 11,
   kGroups = 1 << 12,
   kBefore = 1 << 13,
-  kAfter = 1 << 14
+  kAfter = 1 << 14,
+  kTranspose = 1 << 15,
+  kValue = 1 << 16,
+  kLow = 1 << 17,
+  kHigh = 1 << 18,
+  kAlpha = 1 << 19,
+  kRows = 1 << 20,
+  kColumns = 1 << 21,
+  kChannels = 1 << 22,
+  kFill = 1 << 23,
+  kShape = 1 << 24,
+  kLengths = 1 << 25,
+  kStrides = 1 << 26,
+  kOffset = 1 << 27,
+  kSpatialGroups = 1 << 28,  // `spatial` of normalize, which is not a tensor
+  kEps = 1 << 29,
+  kSize = 1 << 30,
+  kAlignCorners = 1u << 31
 };
 const uint32_t kPool = kKernel | kStride | kPad, kWindow = kPool | kDilation | kGroups;
 
+// Keys of different bits may have the same name; no operator has both.
 const struct {
   const char* name;
   uint32_t bit;
-} kKeys[] = {{"weight", kWeight},    {"bias", kBias},     {"threshold", kThreshold},
-             {"pad_sign", kPadSign}, {"a", kA},           {"b", kB},
-             {"spatial", kSpatial},  {"slope", kSlope},   {"kernel", kKernel},
-             {"stride", kStride},    {"pad", kPad},       {"dilation", kDilation},
-             {"groups", kGroups},    {"before", kBefore}, {"after", kAfter}};
+} kKeys[] = {{"weight", kWeight},       {"bias", kBias},         {"threshold", kThreshold},
+             {"pad_sign", kPadSign},    {"a", kA},               {"b", kB},
+             {"spatial", kSpatial},     {"slope", kSlope},       {"kernel", kKernel},
+             {"stride", kStride},       {"pad", kPad},           {"dilation", kDilation},
+             {"groups", kGroups},       {"before", kBefore},     {"after", kAfter},
+             {"transpose", kTranspose}, {"value", kValue},       {"low", kLow},
+             {"high", kHigh},           {"alpha", kAlpha},       {"rows", kRows},
+             {"columns", kColumns},     {"channels", kChannels}, {"fill", kFill},
+             {"shape", kShape},         {"lengths", kLengths},   {"strides", kStrides},
+             {"offset", kOffset},       {"eps", kEps},           {"spatial", kSpatialGroups},
+             {"size", kSize},           {"align_corners", kAlignCorners}};
 
 // Row i describes Op i: number of inputs, required and optional attributes.
 const struct OpRow {
@@ -53,17 +77,37 @@ const struct OpRow {
             {"subsample", 1, kStride, 0},
             {"channels", 1, kBefore | kAfter, 0},
             {"flatten", 1, 0, 0},
-            {"softmax", 1, 0, 0}};
-
-// Returns whether each window overlaps the map along one axis. It suffices to check the first and the last output,
-// because pools have no dilation.
-bool windows_overlap_map(int size, int kernel, int stride, int before, int out) {
-  return before < kernel && int64_t(out - 1) * stride - before < size;
-}
+            {"softmax", 1, 0, 0},
+            {"multiply", 2, 0, 0},
+            {"matmul", 2, kTranspose, 0},
+            {"constant", 0, kValue, 0},
+            {"clamp", 1, 0, kLow | kHigh},
+            {"sigmoid", 1, 0, 0},
+            {"tanh", 1, 0, 0},
+            {"gelu", 1, 0, 0},
+            {"gelu_tanh", 1, 0, 0},
+            {"silu", 1, 0, 0},
+            {"hardsigmoid", 1, 0, 0},
+            {"hardswish", 1, 0, 0},
+            {"elu", 1, kAlpha, 0},
+            {"take", 1, 0, kRows | kColumns | kChannels | kFill},
+            {"strided", 1, kShape | kLengths | kStrides | kOffset, 0},
+            {"normalize", 1, kGroups | kSpatialGroups | kEps | kA | kB, 0},
+            {"bilinear", 1, kSize | kAlignCorners, 0},
+            {"adaptive_avgpool", 1, kSize, 0}};
 
 }  // namespace
 
 const char* op_name(Op op) { return kOps[int(op)].name; }
+
+// Reads the lengths or strides of a strided. Both lists must have the same count, so the second one checks that of the
+// first one.
+bool Reader::read_factors(const JsonValue& value, int64_t low, Factors& factors, int* out) const {
+  const bool is_first = factors.count == 0;
+  if (value.kind != JsonKind::list || value.count < 1 || value.count > uint32_t(kMostFactors)) return false;
+  if (is_first) factors.count = int(value.count);
+  return read_integers(value, factors.count, low, kLargestValue, out);
+}
 
 bool Reader::read_attributes(const JsonValue& value, Node& node, int index) {
   const OpRow& row = kOps[int(node.op)];
@@ -74,8 +118,8 @@ bool Reader::read_attributes(const JsonValue& value, Node& node, int index) {
     if (!strcmp(key, "op") || !strcmp(key, "name") || !strcmp(key, "in")) continue;
     uint32_t bit = 0;
     for (const auto& known : kKeys)
-      if (!strcmp(key, known.name)) bit = known.bit;
-    if (!(bit & (row.required | row.optional)))
+      if (known.bit & (row.required | row.optional) && !strcmp(key, known.name)) bit = known.bit;
+    if (!bit)
       return error.file("node %d (%s) has an unknown key: %.40s", index, row.name, key);
     seen |= bit;
     bool is_valid = true;
@@ -84,6 +128,10 @@ bool Reader::read_attributes(const JsonValue& value, Node& node, int index) {
     const auto index_of = [&](int& into) {
       is_valid = read_integer(m, 0, int64_t(graph.tensors.size()) - 1, number);
       into = int(number);
+    };
+    const auto flag_of = [&](bool& into) {
+      is_valid = read_integer(m, 0, 1, number);
+      into = number == 1;
     };
     switch (bit) {
       case kWeight: index_of(node.weight); break;
@@ -125,6 +173,32 @@ bool Reader::read_attributes(const JsonValue& value, Node& node, int index) {
         is_valid = read_integer(m, 0, kLargestSide, number);
         (bit == kBefore ? node.before : node.after) = int(number);
         break;
+      case kValue: index_of(node.value); break;
+      case kRows: index_of(node.indices[0]); break;
+      case kColumns: index_of(node.indices[1]); break;
+      case kChannels: index_of(node.indices[2]); break;
+      case kTranspose: flag_of(node.transpose); break;
+      case kSpatialGroups: flag_of(node.spatial_groups); break;
+      case kAlignCorners: flag_of(node.align_corners); break;
+      case kLow: is_valid = read_number(m, node.low); break;
+      case kHigh: is_valid = read_number(m, node.high); break;
+      case kAlpha: is_valid = read_number(m, node.alpha); break;
+      case kFill: is_valid = read_number(m, node.fill); break;
+      case kEps: is_valid = read_number(m, node.eps) && !(m->number < 0); break;
+      case kSize:
+        is_valid = read_integers(*m, 2, 1, kLargestSide, numbers);
+        if (is_valid) node.out.h = numbers[0], node.out.w = numbers[1];
+        break;
+      case kShape:
+        is_valid = read_integers(*m, 3, 1, kLargestSide, numbers);
+        if (is_valid) node.out = {numbers[0], numbers[1], numbers[2]};
+        break;
+      case kLengths: is_valid = read_factors(*m, 1, node.factors, node.factors.lengths); break;
+      case kStrides: is_valid = read_factors(*m, -kLargestValue, node.factors, node.factors.strides); break;
+      case kOffset:
+        is_valid = read_integer(m, 0, kLargestValue, number);
+        node.offset = int(number);
+        break;
       default: is_valid = false;
     }
     if (!is_valid) return error.file("node %d (%s): %s has an invalid value", index, row.name, key);
@@ -132,122 +206,6 @@ bool Reader::read_attributes(const JsonValue& value, Node& node, int index) {
   for (const auto& known : kKeys)
     if (row.required & ~seen & known.bit)
       return error.file("node %d (%s): the key %s is missing", index, row.name, known.name);
-  return true;
-}
-
-bool Reader::check_floats(int tensor, int index, const char* key, int64_t length) {
-  const Tensor& t = graph.tensors[size_t(tensor)];
-  if (t.type != TensorType::f32 || t.rank != 1 || t.shape[0] != length)
-    return error.file("node %d: %s must be an f32 tensor of %lld numbers", index, key, (long long)length);
-  return true;
-}
-
-// Returns whether a tensor has no NaN. Each tensor is checked once, because thousands of nodes may share it.
-bool Reader::has_no_nan(int tensor) {
-  const Tensor& t = graph.tensors[size_t(tensor)];
-  compared.resize(graph.tensors.size(), false);
-  for (int64_t i = 0; !compared[size_t(tensor)] && i < t.shape[0]; ++i) {
-    float number;
-    memcpy(&number, data + t.offset + 4 * uint64_t(i), 4);
-    if (number != number) return false;
-  }
-  return compared[size_t(tensor)] = true;
-}
-
-bool Reader::infer_window_output(Node& node, int index, const Shape& in) {
-  const Window& w = node.window;
-  const int64_t span_y = int64_t(w.dy) * (w.kh - 1) + 1, span_x = int64_t(w.dx) * (w.kw - 1) + 1;
-  const int64_t rest_y = int64_t(in.h) + w.top + w.bottom - span_y, rest_x = int64_t(in.w) + w.left + w.right - span_x;
-  if (rest_y < 0 || rest_x < 0) return error.file("node %d: the window is larger than the map", index);
-  const int64_t h = rest_y / w.sy + 1, x = rest_x / w.sx + 1;
-  if (h > kLargestSide || x > kLargestSide) return error.file("node %d: height or width is larger than 2^20", index);
-  node.out = {int(h), int(x), in.c};
-  return true;
-}
-
-bool Reader::check_weights(Node& node, int index, const Shape& in) {
-  const Tensor& t = graph.tensors[size_t(node.weight)];
-  const Window& w = node.window;
-  if (in.c % w.groups) return error.file("node %d: groups do not divide its %d input channels", index, in.c);
-  const int64_t group = in.c / w.groups, taps = int64_t(w.kh) * w.kw * group;  // below 2^60
-  if (node.op == Op::conv) {
-    if (t.type == TensorType::bits || t.rank != 4 || t.shape[1] != w.kh || t.shape[2] != w.kw || t.shape[3] != group)
-      return error.file("node %d: weight must be f32 or f16 [out, kh, kw, in/groups]", index);
-  } else {
-    if (t.type != TensorType::bits || t.shape[1] != taps)
-      return error.file("node %d: weight must be bits [out, kh * kw * in/groups]", index);
-    if (node.op == Op::bconv && taps > kMostTaps) return error.file("node %d: a sum has more than 65,535 terms", index);
-  }
-  node.out.c = int(t.shape[0]);
-  if (node.out.c % w.groups)
-    return error.file("node %d: groups do not divide its %d output channels", index, node.out.c);
-  const int c = node.out.c;
-  if (node.bias >= 0 && !check_floats(node.bias, index, "bias", c)) return false;
-  if (node.op == Op::conv) return true;
-  if (!check_floats(node.a, index, "a", c) || !check_floats(node.b, index, "b", c)) return false;
-  if (node.spatial >= 0) {
-    const Tensor& s = graph.tensors[size_t(node.spatial)];
-    if (s.type != TensorType::f32 || s.rank != 3 || s.shape[0] != node.out.h || s.shape[1] != node.out.w ||
-        (s.shape[2] != 1 && s.shape[2] != c))
-      return error.file("node %d: spatial must be f32 [h', w', 1 or out]", index);
-  }
-  if (node.threshold >= 0) {
-    if (!check_floats(node.threshold, index, "threshold", in.c)) return false;
-    if (!has_no_nan(node.threshold)) return error.file("node %d: threshold must not be NaN", index);
-  }
-  return true;
-}
-
-bool Reader::infer_shape(Node& node, int index) {
-  const Shape in = graph.values[size_t(node.in[0])];
-  const Window& w = node.window;
-  node.out = in;
-  switch (node.op) {
-    case Op::conv:
-    case Op::bconv:
-    case Op::wconv:
-      if (!infer_window_output(node, index, in) || !check_weights(node, index, in)) return false;
-      break;
-    case Op::affine:
-      if (!check_floats(node.a, index, "a", in.c) || !check_floats(node.b, index, "b", in.c)) return false;
-      break;
-    case Op::add:
-      if (!(in == graph.values[size_t(node.in[1])]))
-        return error.file("node %d: both inputs must have the same shape", index);
-      break;
-    case Op::prelu:
-      if (!check_floats(node.slope, index, "slope", in.c)) return false;
-      break;
-    case Op::shift:
-      if (!check_floats(node.b, index, "b", in.c)) return false;
-      break;
-    case Op::maxpool:
-    case Op::avgpool:
-      if (!infer_window_output(node, index, in)) return false;
-      if (node.op == Op::avgpool && (w.top || w.left))
-        return error.file("node %d: top and left of pad must be 0", index);
-      if (!windows_overlap_map(in.h, w.kh, w.sy, w.top, node.out.h) ||
-          !windows_overlap_map(in.w, w.kw, w.sx, w.left, node.out.w))
-        return error.file("node %d: each window must overlap the map", index);
-      break;
-    case Op::mean: node.out = {1, 1, in.c}; break;
-    case Op::subsample: node.out = {(in.h - 1) / w.sy + 1, (in.w - 1) / w.sx + 1, in.c}; break;
-    case Op::channels:
-      if (int64_t(in.c) + node.before + node.after > kLargestSide)
-        return error.file("node %d: more than 2^20 channels", index);
-      node.out.c = in.c + node.before + node.after;
-      break;
-    case Op::flatten:
-      if (int64_t(in.numbers()) > kLargestSide) return error.file("node %d: more than 2^20 channels", index);
-      node.out = {1, 1, int(in.numbers())};
-      break;
-    case Op::hardtanh:
-    case Op::relu:
-    case Op::softmax: break;
-  }
-  const int64_t pixels = int64_t(node.out.h) * node.out.w;
-  if (pixels > kLargestValue || pixels * node.out.c > kLargestValue)
-    return error.file("node %d: the value has more than 2^28 numbers", index);
   return true;
 }
 
@@ -261,11 +219,13 @@ bool Reader::read_node(const JsonValue& value, int index) {
   const OpRow* row = std::find_if(std::begin(kOps), std::end(kOps), [&op](const OpRow& r) { return op == r.name; });
   if (row == std::end(kOps)) return error.file("node %d: unknown op %.40s", index, op.c_str());
   node.op = Op(row - kOps);
+  if (version < 2 && node.op >= Op::multiply)
+    return error.file("node %d: the op %.40s needs version 2", index, op.c_str());
   node.inputs = row->inputs;
   const JsonValue* in = json.find(value, "in");
   if (!in || !read_integers(*in, row->inputs, 0, index, node.in))
     return error.file("node %d (%s): in must be %d earlier value%s", index, row->name, row->inputs,
-                      row->inputs > 1 ? "s" : "");
+                      row->inputs == 1 ? "" : "s");
   if (!read_attributes(value, node, index) || !infer_shape(node, index)) return false;
   graph.values.push_back(node.out);
   graph.nodes.push_back(std::move(node));

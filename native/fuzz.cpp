@@ -42,10 +42,10 @@ const uint64_t kMostBytes = 64 << 20;
 double work_of(const Graph& graph) {
   double sum = double(graph.values[0].numbers());
   for (const Node& node : graph.nodes) {
-    const double taps = double(node.window.kh) * node.window.kw, made = double(node.out.numbers()),
-                 in = double(graph.values[size_t(node.in[0])].numbers());
+    const Shape in = node.inputs ? graph.values[size_t(node.in[0])] : Shape{1, 1, 1};
+    const double taps = double(node.window.kh) * node.window.kw, made = double(node.out.numbers());
     const bool conv = node.op == Op::conv || node.op == Op::bconv || node.op == Op::wconv;
-    sum += in + made * taps * (conv ? graph.values[size_t(node.in[0])].c / node.window.groups : 1);
+    sum += double(in.numbers()) + made * taps * (conv ? in.c / node.window.groups : node.op == Op::matmul ? in.c : 1);
   }
   return sum;
 }
@@ -83,6 +83,8 @@ bool run(lcrbnn_model* model, const uint8_t* data, size_t size, Random& random, 
   for (int i = -1; i <= info.nodes; ++i)
     lcrbnn_node_name(model, i), lcrbnn_node_kernel(model, i), lcrbnn_node_op(model, i);
   for (int i = -1; i <= info.classes; ++i) lcrbnn_class_name(model, i);
+  int32_t shape[3];
+  for (int i = -1; i <= info.outputs; ++i) lcrbnn_output_name(model, i), lcrbnn_output_shape(model, i, shape);
   Graph graph;
   Error error;
   if (!read_graph(data, size, graph, error)) return false;
@@ -94,7 +96,7 @@ bool run(lcrbnn_model* model, const uint8_t* data, size_t size, Random& random, 
   const bool some = random.chance(20);
   for (size_t i = 0; i < numbers; ++i)
     image[i] = some && random.chance(10) ? odd[random.below(8)] : float(random.below(2001)) / 500 - 2;
-  std::vector<float> one(size_t(info.classes)), other(one);
+  std::vector<float> one(size_t(info.output_numbers)), other(one);
   if (lcrbnn_run(model, image.get(), 1, one.data(), random.chance(5) ? 2 : 1, nullptr, 0)) return false;
   if (random.chance(75)) return true;
   if (lcrbnn_open_memory(data, size, LCRBNN_UNFUSED, random.chance(50) ? "scalar" : nullptr, &model, nullptr, 0))

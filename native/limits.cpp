@@ -74,7 +74,8 @@ void integer_limits(const Graph&, const std::vector<NodeData>& nodes, Stage& sta
   bool fits = stage.to == kTile && !data.spatial && data.bconv.taps() < 65535, some = false;
   for (const Step& step : stage.steps) {
     if (step.kind == StepKind::bits) some = true;
-    else fits = fits && step.to == kTile && step.kind != StepKind::add && step.kind != StepKind::spatial;
+    else fits = fits && step.to == kTile && step.kind != StepKind::add && step.kind != StepKind::spatial &&
+                step.kind != StepKind::multiply && step.kind != StepKind::activation;
   }
   if (!fits || !some) return;
   for (size_t s = 0; s < stage.steps.size(); ++s)

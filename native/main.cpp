@@ -1,5 +1,5 @@
 // lcrbnn-run model.bnn [--threads N] [--repeat N] [--unfused] [--kernel NAME] < images: raw float32, [n][h][w][c].
-// Prints one line of logits per image. With --repeat, it prints the time of each node and of the whole run instead, for
+// Prints one line of numbers per image: the logits, or all outputs one after another. With --repeat, it prints the time of each node and of the whole run instead, for
 // an input of zeros if there is no input.
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ int decode(const unsigned char* text, unsigned& code) {
   return length;
 }
 
-// Prints escaped text. All output except the logits uses it, because names from files must not control the terminal.
+// Prints escaped text. All output except the numbers uses it, because names from files must not control the terminal.
 __attribute__((format(printf, 2, 3))) void say(FILE* to, const char* format, ...) {
   va_list list, again;
   va_start(list, format);
@@ -91,15 +91,15 @@ bool read_count(const char* option, const char* text, int& into) {
 }
 
 // Prints median and minimum of `repeat` runs, and the time per node.
-int show_times(lcrbnn_model* model, const lcrbnn_info& info, const float* images, size_t n, float* logits, int threads,
+int show_times(lcrbnn_model* model, const lcrbnn_info& info, const float* images, size_t n, float* outputs, int threads,
                int repeat) {
   using clock = std::chrono::steady_clock;
   std::vector<double> times;
-  lcrbnn_run(model, images, n, logits, threads, nullptr, 0);
+  lcrbnn_run(model, images, n, outputs, threads, nullptr, 0);
   lcrbnn_times(model, nullptr, 1);
   for (int i = 0; i < repeat; ++i) {
     const auto before = clock::now();
-    lcrbnn_run(model, images, n, logits, threads, nullptr, 0);
+    lcrbnn_run(model, images, n, outputs, threads, nullptr, 0);
     times.push_back(std::chrono::duration<double, std::milli>(clock::now() - before).count());
   }
   std::vector<double> seconds(static_cast<size_t>(info.nodes));
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   lcrbnn_info info;
   lcrbnn_get_info(model, &info);
   const size_t numbers = size_t(info.height) * size_t(info.width) * size_t(info.channels),
-               classes = size_t(info.classes);
+               out = size_t(info.output_numbers);
   std::vector<char> bytes;
   if (!repeat || !isatty(fileno(stdin))) bytes = read_bytes(stdin);
   if (repeat && bytes.empty()) bytes.resize(numbers * sizeof(float));
@@ -153,21 +153,20 @@ int main(int argc, char** argv) {
     code = 2;
   } else {
     memcpy(images.data(), bytes.data(), bytes.size());
-    std::vector<float> logits(n * classes);
-    if (lcrbnn_run(model, images.data(), n, logits.data(), threads, message, sizeof message)) {
+    std::vector<float> outputs(n * out);
+    if (lcrbnn_run(model, images.data(), n, outputs.data(), threads, message, sizeof message)) {
       say(stderr, "%s\n", message);
       code = 2;
     } else if (repeat > 0) {
-      code = show_times(model, info, images.data(), n, logits.data(), threads, repeat);
+      code = show_times(model, info, images.data(), n, outputs.data(), threads, repeat);
     } else {
       for (size_t i = 0; i < n; ++i)
-        for (size_t c = 0; c < classes; ++c)
-          printf("%.9g%c", double(logits[i * classes + c]), c + 1 < classes ? ' ' : '\n');
+        for (size_t c = 0; c < out; ++c) printf("%.9g%c", double(outputs[i * out + c]), c + 1 < out ? ' ' : '\n');
     }
   }
   lcrbnn_close(model);
   if (fflush(stdout) || ferror(stdout)) {
-    say(stderr, "the logits cannot be written: %s\n", strerror(errno));
+    say(stderr, "the outputs cannot be written: %s\n", strerror(errno));
     return 1;
   }
   return code;

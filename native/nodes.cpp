@@ -13,26 +13,68 @@ struct Loader {
   const char* kernel;
   Memory& memory;
   Error& error;
-  std::vector<const float*> loaded{};  // by tensor: its loaded copy
+  std::vector<const void*> loaded{};  // by tensor: its loaded copy
 
-  bool load_floats(int tensor, const float*& out);
+  template <class T>
+  bool load_numbers(int tensor, const T*& out);
+  bool load_constant(int tensor, const float*& out);
   bool load_float_weight(const Node&, NodeData&, int index);
   bool load_binary_weight(const Node&, NodeData&, int index);
   bool load_border_corrections(const Node&, NodeData&, const uint64_t* words, int index);
   bool load_node(const Node&, NodeData&, int index);
 };
 
-bool Loader::load_floats(int tensor, const float*& out) {
+// Loads a tensor of 32-bit numbers.
+template <class T>
+bool Loader::load_numbers(int tensor, const T*& out) {
   if (tensor < 0) return true;
   if (!loaded[size_t(tensor)]) {
     const Tensor& t = graph.tensors[size_t(tensor)];
     void* block = memory.take(t.bytes);
     if (!block) return error.memory("the model needs too much memory");
     memcpy(block, file + t.offset, size_t(t.bytes));
-    loaded[size_t(tensor)] = static_cast<const float*>(block);
+    loaded[size_t(tensor)] = block;
   }
-  out = loaded[size_t(tensor)];
+  out = static_cast<const T*>(loaded[size_t(tensor)]);
   return true;
+}
+
+void widen_halves(const uint8_t* from, size_t count, float* to) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t half;
+    memcpy(&half, from + 2 * i, 2);
+    to[i] = widen_half(half);
+  }
+}
+
+bool Loader::load_constant(int tensor, const float*& out) {
+  if (tensor < 0 || graph.tensors[size_t(tensor)].type == TensorType::f32) return load_numbers(tensor, out);
+  if (!loaded[size_t(tensor)]) {
+    const Tensor& t = graph.tensors[size_t(tensor)];
+    void* block = memory.take(2 * t.bytes);
+    if (!block) return error.memory("the model needs too much memory");
+    widen_halves(file + t.offset, size_t(t.bytes / 2), static_cast<float*>(block));
+    loaded[size_t(tensor)] = block;
+  }
+  out = static_cast<const float*>(loaded[size_t(tensor)]);
+  return true;
+}
+
+Factors combine_factors(const Factors& factors) {
+  Factors made;
+  for (int i = 0; i < factors.count; ++i) {
+    const int length = factors.lengths[i], stride = factors.strides[i], last = made.count - 1;
+    if (length == 1) continue;
+    if (last >= 0 && made.strides[last] == int64_t(length) * stride) {
+      made.lengths[last] *= length;  // the product of all lengths is at most 2^28
+      made.strides[last] = stride;
+    } else {
+      made.lengths[made.count] = length;
+      made.strides[made.count++] = stride;
+    }
+  }
+  if (made.count == 0) made.lengths[0] = made.strides[0] = made.count = 1;
+  return made;
 }
 
 // Returns n <= 64 bits of a row, starting at bit `at`.
@@ -78,11 +120,7 @@ bool Loader::load_float_weight(const Node& node, NodeData& data, int index) {
   if (t.type == TensorType::f32) {
     memcpy(numbers.data(), from, count * 4);
   } else if (t.type == TensorType::f16) {
-    for (size_t i = 0; i < count; ++i) {
-      uint16_t half;
-      memcpy(&half, from + 2 * i, 2);
-      numbers[i] = widen_half(half);
-    }
+    widen_halves(from, count, numbers.data());
   } else {
     const size_t row = (taps + 7) / 8;
     for (size_t o = 0; o < size_t(node.out.c); ++o)
@@ -208,10 +246,14 @@ bool Loader::load_binary_weight(const Node& node, NodeData& data, int index) {
 }
 
 bool Loader::load_node(const Node& node, NodeData& data, int index) {
-  if (!load_floats(node.a, data.a) || !load_floats(node.b, data.b) || !load_floats(node.slope, data.slope) ||
-      !load_floats(node.bias, data.bias))
+  if (!load_numbers(node.a, data.a) || !load_numbers(node.b, data.b) || !load_numbers(node.slope, data.slope) ||
+      !load_numbers(node.bias, data.bias))
     return false;
-  if (!load_floats(node.threshold, data.threshold) || !load_floats(node.spatial, data.spatial)) return false;
+  if (!load_numbers(node.threshold, data.threshold) || !load_numbers(node.spatial, data.spatial)) return false;
+  if (!load_constant(node.value, data.value)) return false;
+  for (int axis = 0; axis < 3; ++axis)
+    if (!load_numbers(node.indices[axis], data.indices[axis])) return false;
+  if (node.op == Op::strided) data.factors = combine_factors(node.factors);
   if (node.spatial >= 0) data.spatial_one = graph.tensors[size_t(node.spatial)].shape[2] == 1;
   if (node.op == Op::bconv) return load_binary_weight(node, data, index);
   if (node.op == Op::conv || node.op == Op::wconv) return load_float_weight(node, data, index);
@@ -219,6 +261,14 @@ bool Loader::load_node(const Node& node, NodeData& data, int index) {
 }
 
 }  // namespace
+
+bool is_view(const Graph& graph, const Node& node) {
+  if (node.op == Op::flatten) return true;
+  if (node.op != Op::strided || node.offset != 0) return false;
+  const Factors factors = combine_factors(node.factors);
+  return factors.count == 1 && factors.strides[0] == 1 &&
+         size_t(factors.lengths[0]) == graph.values[size_t(node.in[0])].numbers();
+}
 
 bool load_nodes(const Graph& graph, const uint8_t* file, const char* kernel, Memory& memory,
                 std::vector<NodeData>& nodes, Error& error) {

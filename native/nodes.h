@@ -25,7 +25,14 @@ struct NodeData {
   FConv fconv{};
   const FPath* path = nullptr;
   const void* weight = nullptr;  // packed weights of conv, bconv or wconv
+  const float* value = nullptr;                             // constant
+  const int32_t* indices[3] = {nullptr, nullptr, nullptr};  // take
+  // strided: its factors without those of length 1, with neighbors combined where one factor gives the same indices.
+  Factors factors{};
 };
+
+// Returns whether the output of a node has the numbers of its input in the same order, so that it needs no computation.
+bool is_view(const Graph&, const Node&);
 
 bool load_nodes(const Graph&, const uint8_t* file, const char* kernel, Memory&, std::vector<NodeData>&, Error&);
 

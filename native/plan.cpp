@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops.h"
+
 namespace lcrbnn {
 namespace {
 
@@ -12,7 +14,17 @@ bool is_elementwise(Op op) {
     case Op::hardtanh:
     case Op::relu:
     case Op::prelu:
-    case Op::shift: return true;
+    case Op::shift:
+    case Op::multiply:
+    case Op::clamp:
+    case Op::sigmoid:
+    case Op::tanh:
+    case Op::gelu:
+    case Op::gelu_tanh:
+    case Op::silu:
+    case Op::hardsigmoid:
+    case Op::hardswish:
+    case Op::elu: return true;
     default: return false;
   }
 }
@@ -37,7 +49,38 @@ const struct {
               {Op::subsample, Head::subsample, {}},
               {Op::channels, Head::channels, {}},
               {Op::flatten, Head::load, {}},
-              {Op::softmax, Head::softmax, {}}};
+              {Op::softmax, Head::softmax, {}},
+              {Op::multiply, Head::load, StepKind::multiply},
+              {Op::matmul, Head::matmul, {}},
+              {Op::constant, Head::load, {}},
+              {Op::clamp, Head::load, StepKind::activation},
+              {Op::sigmoid, Head::load, StepKind::activation},
+              {Op::tanh, Head::load, StepKind::activation},
+              {Op::gelu, Head::load, StepKind::activation},
+              {Op::gelu_tanh, Head::load, StepKind::activation},
+              {Op::silu, Head::load, StepKind::activation},
+              {Op::hardsigmoid, Head::load, StepKind::activation},
+              {Op::hardswish, Head::load, StepKind::activation},
+              {Op::elu, Head::load, StepKind::activation},
+              {Op::take, Head::take, {}},
+              {Op::strided, Head::strided, {}},
+              {Op::normalize, Head::normalize, {}},
+              {Op::bilinear, Head::bilinear, {}},
+              {Op::adaptive_avgpool, Head::adaptive_avgpool, {}}};
+
+Activation activation_of(const Node& node) {
+  switch (node.op) {
+    case Op::clamp: return {Function::clamp, node.low, node.high};
+    case Op::sigmoid: return {Function::sigmoid, 0, 0};
+    case Op::tanh: return {Function::tanh, 0, 0};
+    case Op::gelu: return {Function::gelu, 0, 0};
+    case Op::gelu_tanh: return {Function::gelu_tanh, 0, 0};
+    case Op::silu: return {Function::silu, 0, 0};
+    case Op::hardsigmoid: return {Function::hardsigmoid, 0, 0};
+    case Op::hardswish: return {Function::hardswish, 0, 0};
+    default: return {Function::elu, node.alpha, 0};
+  }
+}
 
 uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -57,9 +100,9 @@ struct Planner {
   std::vector<Draft> drafts{};
   uint64_t budget = uint64_t(1) << 30;  // work for integer limits, about a second
 
-  std::vector<int> maker{};    // stage of each value; -1 for the input; flatten has the stage of its input
+  std::vector<int> maker{};    // stage of each value; -1 for the input and constants; a view has that of its input
   std::vector<bool> stored{};  // whether a value must be written to a buffer
-  std::vector<int> root{};     // for flattened values: the value that has the memory
+  std::vector<int> root{};     // for views: the value that has the memory
 
   std::vector<int> last{};     // the last stage that reads a value
   std::vector<int> readers{};  // number of node inputs that read a value
@@ -104,6 +147,7 @@ struct Planner {
     step.node = index;
     step.a = kind == StepKind::prelu ? d.slope : d.a;
     step.b = d.b;
+    if (kind == StepKind::activation) step.activation = activation_of(graph.nodes[size_t(index)]);
     return step;
   }
 
@@ -132,13 +176,20 @@ struct Planner {
     drafts[size_t(stage)].bits.emplace_back(value, std::move(step));
   }
 
+  bool same_shapes(const Node& node) const { return graph.values[size_t(node.in[0])] == graph.values[size_t(node.in[1])]; }
+
+  Head head_of(const Node& node) const {
+    return node.is_sum_or_product() && !same_shapes(node) ? Head::broadcast : kKinds[int(node.op)].head;
+  }
+
   // Returns the stage to which node `index` can be added as a step, or -1. The node must read the last value of this
   // stage, and its other input must be computed earlier.
   int find_fusable_stage(int index) const {
     const Node& node = graph.nodes[size_t(index)];
     if (!fuse || !is_elementwise(node.op)) return -1;
     int value = node.in[0], other = -1;
-    if (node.op == Op::add) {
+    if (node.is_sum_or_product()) {
+      if (!same_shapes(node)) return -1;
       other = node.in[1];
       if (maker[size_t(other)] > maker[size_t(value)]) std::swap(value, other);
       if (maker[size_t(other)] >= maker[size_t(value)]) return -1;
@@ -156,13 +207,15 @@ struct Planner {
     readers.assign(values, 0);
     for (const Node& node : graph.nodes)
       for (int i = 0; i < node.inputs; ++i) ++readers[size_t(node.in[i])];
+    for (const Output& output : graph.outputs) ++readers[size_t(output.value)];
     root.resize(values);
     for (size_t v = 0; v < values; ++v) root[v] = int(v);
     plan.stage_of.assign(graph.nodes.size(), -1);
     for (int i = 0; i < int(graph.nodes.size()); ++i) {
       const Node& node = graph.nodes[size_t(i)];
       const size_t made = size_t(i) + 1;
-      if (node.op == Op::flatten) {
+      if (node.op == Op::constant) continue;
+      if (is_view(graph, node)) {
         root[made] = root[size_t(node.in[0])];
         maker[made] = maker[size_t(node.in[0])];
         store(node.in[0], -1);
@@ -171,9 +224,13 @@ struct Planner {
       int stage = find_fusable_stage(i);
       if (stage < 0) {
         if (node.op == Op::bconv) add_bits(i);
-        stage = open_stage(kKinds[int(node.op)].head, i, node.in[0]);
+        stage = open_stage(head_of(node), i, node.in[0]);
       }
-      if (node.op == Op::add) {  // the input that is not the previous value of the stage
+      const Head head = plan.stages[size_t(stage)].head;
+      if (head == Head::broadcast || head == Head::matmul) {
+        if (plan.stages[size_t(stage)].node == i) store(node.in[1], stage);
+      }
+      if (node.is_sum_or_product() && same_shapes(node)) {  // the input that is not the previous value of the stage
         const Draft& d = drafts[size_t(stage)];
         const int chain = d.values.empty() ? d.reads : d.values.back();
         store(node.in[0] == chain ? node.in[1] : node.in[0], stage);
@@ -182,7 +239,7 @@ struct Planner {
       maker[made] = stage;
       plan.stage_of[size_t(i)] = stage;
     }
-    store(int(values) - 1, int(plan.stages.size()));
+    for (const Output& output : graph.outputs) store(output.value, int(plan.stages.size()));
   }
 
   int buffer(uint64_t bytes, int born, int read_last) {
@@ -202,11 +259,16 @@ struct Planner {
     plan.scratch.assign(graph.nodes.size(), -1);
     plan.buffers.push_back({0, 0, end});
     plan.value[0] = 0;
+    for (size_t i = 0; i < graph.nodes.size(); ++i)
+      if (graph.nodes[i].op == Op::constant) {
+        plan.value[i + 1] = buffer(0, 0, end);
+        plan.buffers.back().constant = data[i].value;
+      }
     for (int s = 0; s < end; ++s)
       for (const int v : drafts[size_t(s)].values)
         if (stored[size_t(v)]) plan.value[size_t(v)] = buffer(graph.values[size_t(v)].numbers() * 4, s, keep ? end : s);
     for (int s = 0; s < end; ++s) add_steps(s);
-    extend_use(buffer_of(int(graph.values.size()) - 1), end);
+    for (const Output& output : graph.outputs) extend_use(buffer_of(output.value), end);
     for (size_t v = 0; v < graph.values.size(); ++v) plan.value[v] = plan.value[size_t(root[v])];
   }
 
@@ -215,19 +277,19 @@ struct Planner {
     return node.in[0] == chain ? node.in[1] : node.in[0];
   }
 
-  // Lets a sum overwrite an input that is not read later, which halves the memory traffic.
+  // Lets a sum or product overwrite an input that is not read later, which halves the memory traffic.
   void reuse_input_buffer(int s, std::vector<int>& to) {
     const Draft& d = drafts[size_t(s)];
     int found = -1;
     for (size_t k = 1; k < to.size(); ++k) {
-      if (graph.nodes[size_t(d.values[k] - 1)].op != Op::add) continue;
+      if (!graph.nodes[size_t(d.values[k] - 1)].is_sum_or_product()) continue;
       if (found >= 0) return;  // stages with two sums are rare
       found = int(k);
     }
     if (found < 0 || to[size_t(found)] == kTile) return;
     const int other = root[size_t(other_input(d.values[size_t(found)] - 1, d.values[size_t(found) - 1]))];
     const int old = plan.value[size_t(other)], now = to[size_t(found)];
-    if (old == 0 || last[size_t(other)] != s) return;
+    if (old == 0 || plan.buffers[size_t(old)].constant || last[size_t(other)] != s) return;
     for (size_t k = 0; k < to.size(); ++k) {
       if (to[k] != now) continue;
       to[k] = k < size_t(found) ? kTile : old;
@@ -240,8 +302,10 @@ struct Planner {
   bool fits_registers(const Stage& stage) const {
     const NodeData& d = data[size_t(stage.node)];
     bool fits = !d.spatial && d.bconv.group_out() % 8 == 0 && 2 * stage.steps.size() + 1 <= size_t(kMostMicros);
+    fits = fits && !d.kernel->wide_row;
     for (const Step& step : stage.steps)
-      if (step.kind == StepKind::bits) fits = fits && (step.group_in % 64 == 0 || step.group_in == stage.out.c);
+      if (step.kind == StepKind::multiply || step.kind == StepKind::activation) fits = false;
+      else if (step.kind == StepKind::bits) fits = fits && (step.group_in % 64 == 0 || step.group_in == stage.out.c);
     return fits;
   }
 
@@ -265,7 +329,14 @@ struct Planner {
       stage.from = buffer_of(d.reads);
       extend_use(stage.from, when);
     }
+    const Node& first = graph.nodes[size_t(stage.node)];
+    if (stage.head == Head::broadcast || stage.head == Head::matmul) {
+      stage.other = buffer_of(first.in[1]);
+      extend_use(stage.other, s);
+    }
     if (stage.head == Head::image_mean) stage.sums = buffer(uint64_t(stage.in.h) * sizeof(double), s, s);
+    if (stage.head == Head::normalize && first.spatial_groups)  // sums, then sums of squares, of each group and row
+      stage.sums = buffer(2 * uint64_t(stage.in.h) * uint64_t(first.window.groups) * sizeof(double), s, s);
     const auto sinks = [&](int value) {
       for (auto& [of, step] : d.bits) {
         if (of != value) continue;
@@ -294,7 +365,7 @@ struct Planner {
       const Node& node = graph.nodes[size_t(index)];
       Step step = step_of(index, kKinds[int(node.op)].step);
       step.to = to[k];
-      if (node.op == Op::add) {
+      if (node.is_sum_or_product()) {
         const int chain = k ? d.values[k - 1] : d.reads;
         step.other = buffer_of(node.in[0] == chain ? node.in[1] : node.in[0]);
         extend_use(step.other, when);
@@ -340,7 +411,7 @@ struct Planner {
       if (stage.head == Head::bconv) {
         const uint64_t panel = uint64_t(data[size_t(stage.node)].kernel->panel);
         floats = std::max(floats, width * panel * 4);
-        counts = std::max(counts, width * panel * 2);
+        counts = std::max(counts, width * panel * (data[size_t(stage.node)].kernel->wide_row ? 4 : 2));
       } else if (stage.head == Head::conv) {
         scratch = std::max<uint64_t>(scratch, uint64_t(fconv_scratch_floats(data[size_t(stage.node)].fconv)) * 4);
       } else if (stage.feeder >= 0) {  // scratch of the convolution, then the rows of a window
@@ -351,6 +422,11 @@ struct Planner {
       } else {
         floats = std::max(floats, width * uint64_t(stage.out.c) * 4);
         scratch = std::max<uint64_t>(scratch, uint64_t(stage.out.c) * 8);
+        const Node& node = graph.nodes[size_t(stage.node)];
+        if (stage.head == Head::normalize)
+          scratch = std::max(scratch, normalize_scratch(stage.in));
+        if (stage.head == Head::matmul && node.transpose)  // the second matrix, transposed
+          scratch = std::max(scratch, uint64_t(stage.in.c) * uint64_t(stage.out.c) * 4);
       }
     }
     plan.tile_counts = size_t(round_up(floats) + 64);

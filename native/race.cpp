@@ -21,7 +21,7 @@ struct Task {
   lcrbnn_model* model;
   lcrbnn_info info;
   size_t numbers;
-  std::vector<float> images, logits, from_pixels, value;
+  std::vector<float> images, outputs, from_pixels, value;
   std::vector<uint8_t> pixels;
   std::atomic<uint64_t> different{0}, failed{0}, images_run{0};
 
@@ -29,16 +29,16 @@ struct Task {
   void call(uint64_t number) {
     const uint64_t mixed = (number + 1) * 0x9E3779B97F4A7C15;
     const size_t n = mixed >> 33 & 7 ? 1 + (mixed >> 40) % kMost : 0, first = (mixed >> 48) % (kImages - kMost),
-                 classes = size_t(info.classes);
+                 out = size_t(info.output_numbers);
     const int threads = 1 + int((mixed >> 20) % 3);
     const bool bytes = (mixed >> 24) % 4 == 0;
-    std::vector<float> made(n * classes);
+    std::vector<float> made(n * out);
     const int code = bytes ? lcrbnn_run_pixels(model, &pixels[first * numbers], n, made.data(), threads, nullptr, 0)
                            : lcrbnn_run(model, &images[first * numbers], n, made.data(), threads, nullptr, 0);
     failed += code != LCRBNN_OK;
     images_run += n;
-    const std::vector<float>& want = bytes ? from_pixels : logits;
-    different += n && memcmp(made.data(), &want[first * classes], made.size() * 4) != 0;
+    const std::vector<float>& want = bytes ? from_pixels : outputs;
+    different += n && memcmp(made.data(), &want[first * out], made.size() * 4) != 0;
     if (number % 50 == 0) {
       std::vector<float> inside(value.size());
       failed += lcrbnn_value(model, images.data(), 1, 0, inside.data(), nullptr, 0) != LCRBNN_OK;
@@ -60,18 +60,18 @@ int main(int argc, char** argv) {
     return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_get_info(task.model, &task.info);
   task.numbers = size_t(task.info.height) * size_t(task.info.width) * size_t(task.info.channels);
-  const size_t answers = kImages * size_t(task.info.classes);
+  const size_t answers = kImages * size_t(task.info.output_numbers);
   int32_t shape[3] = {};
   lcrbnn_node_shape(task.model, 0, shape);
   task.images.resize(kImages * task.numbers), task.pixels.resize(kImages * task.numbers);
-  task.logits.resize(answers), task.from_pixels.resize(answers),
+  task.outputs.resize(answers), task.from_pixels.resize(answers),
       task.value.resize(size_t(shape[0]) * size_t(shape[1]) * size_t(shape[2]));
   uint64_t state = 88172645463325252u;
   for (size_t i = 0; i < task.images.size(); ++i) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     task.pixels[i] = uint8_t(state), task.images[i] = float(state % 4001) / 1000 - 2;
   }
-  if (lcrbnn_run(task.model, task.images.data(), kImages, task.logits.data(), 1, message, sizeof message) ||
+  if (lcrbnn_run(task.model, task.images.data(), kImages, task.outputs.data(), 1, message, sizeof message) ||
       lcrbnn_run_pixels(task.model, task.pixels.data(), kImages, task.from_pixels.data(), 1, message, sizeof message))
     return fprintf(stderr, "%s\n", message), 1;
   lcrbnn_close(task.model);  // the threads must create spaces and plans again

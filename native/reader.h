@@ -1,6 +1,8 @@
-// Reader of model files. file.cpp reads header and tensors, file_nodes.cpp reads the nodes.
+// Reader of model files. file.cpp reads header, tensors and outputs, file_nodes.cpp reads the nodes, and
+// file_shapes.cpp checks tensors of nodes and infers the shapes of values.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <initializer_list>
 
@@ -13,7 +15,8 @@ const uint64_t kLargestFile = uint64_t(1) << 31, kLargestGraph = 1 << 24;
 const uint32_t kMostEntries = 65536;
 const int64_t kLargestSide = 1 << 20, kLargestValue = 1 << 28;
 const double kLargestMargin = 16;
-const int64_t kMostTaps = 65535;  // terms of a sum: kernels count in 16 bits
+const int64_t kMostTaps = 1 << 20, kMostTapsVersion1 = 65535;  // terms of a sum
+const uint32_t kMostOutputs = 64;
 
 struct Reader {
   const uint8_t* data;
@@ -23,6 +26,9 @@ struct Reader {
   Error& error;
   Json json{};
   std::vector<bool> compared{};  // by tensor: it was checked for NaN
+  // By tensor: the smallest and largest number of an i32 tensor, once they are known.
+  std::vector<std::pair<int32_t, int32_t>> ranges{};
+  uint32_t version = 1;
 
   bool read();
   bool read_header();
@@ -34,6 +40,11 @@ struct Reader {
   bool infer_shape(Node&, int index);
   bool infer_window_output(Node&, int index, const Shape& in);
   bool check_weights(Node&, int index, const Shape& in);
+  bool infer_matrix_product(Node&, int index, const Shape& in);
+  bool infer_taken(Node&, int index, const Shape& in);
+  bool check_strided(Node&, int index, const Shape& in);
+  bool read_factors(const JsonValue&, int64_t low, Factors&, int* out) const;
+  bool read_outputs(const JsonValue*);
   bool check_floats(int tensor, int index, const char* key, int64_t length);
   bool has_no_nan(int tensor);
 
@@ -48,6 +59,13 @@ struct Reader {
         value->number > double(high))
       return false;
     out = int64_t(value->number);
+    return true;
+  }
+
+  // Reads a number that float32 can represent.
+  bool read_number(const JsonValue* value, float& out) const {
+    if (!value || value->kind != JsonKind::number || !std::isfinite(float(value->number))) return false;
+    out = float(value->number);
     return true;
   }
 

@@ -181,6 +181,7 @@ bool supported() { return true; }
 #define ROW(space, finish)                                                                       \
   {#space,          space::supported,    space::counts_row, finish,           space::affine_row, \
    space::add_row,  space::hardtanh_row, space::relu_row,   space::prelu_row, space::shift_row,  \
+   space::multiply_row, space::activation_row, space::matmul_rows,                               \
    space::bits_row, space::limits_row,   space::pool_row,   space::sum_row,   space::divide_row}
 
 // The fastest first; the last one runs everywhere.

@@ -60,6 +60,13 @@ struct PoolRow {
   float* to;
 };
 
+// Activation functions of version 2 (docs/format.md). clamp uses both limits, elu uses `low` as its alpha.
+enum class Function : uint8_t { clamp, sigmoid, tanh, gelu, gelu_tanh, silu, hardsigmoid, hardswish, elu };
+struct Activation {
+  Function function;
+  float low, high;
+};
+
 // One step on numbers in registers.
 enum class MicroKind : uint8_t { affine, add, hardtanh, relu, prelu, shift, store, bits };
 struct Micro {
@@ -84,6 +91,10 @@ struct RowOps {
   void (*relu)(const Row&);
   void (*prelu)(const Row&, const float* slope);
   void (*shift)(const Row&, const float* b);
+  void (*multiply)(const Row&, const float* other, size_t other_stride);
+  void (*activation)(const Row&, const Activation&);
+  // Product of the matrices a [m][k] and b [k][n]. Each sum adds its terms in order.
+  void (*matmul)(const float* a, const float* b, float* to, int m, int k, int n);
   void (*bits)(const Row&, const float* threshold, bool one, const BitsRow&);  // one: same threshold for all
   void (*limits)(const LimitsRow&, const BitsRow&);
   void (*pool)(const PoolRow&);

@@ -50,6 +50,18 @@ TARGET void add_row(const Row& row, const float* other, size_t other_stride) {
   }
 }
 
+TARGET void multiply_row(const Row& row, const float* other, size_t other_stride) {
+  const Row r = joined(row, other_stride);
+  for (int x = 0; x < r.pixels; ++x) {
+    const float* from = r.from + size_t(x) * r.from_stride;
+    const float* more = other + size_t(x) * other_stride;
+    float* to = r.to + size_t(x) * r.to_stride;
+    LOOP for (int c = 0; c < r.n; ++c) to[c] = from[c] * more[c];
+  }
+}
+
+#include "rows_functions.h"
+
 TARGET void hardtanh_row(const Row& row) {
   const Row r = joined(row, size_t(row.n));
   for (int x = 0; x < r.pixels; ++x) {
@@ -198,6 +210,42 @@ TARGET void pool_row(const PoolRow& row) {
           top = top > v || top != top ? top : v;
         }
       to[c] = top;
+    }
+  }
+}
+
+// Columns of a block of four output rows, which stay in the cache while all terms are added.
+const int kMatmulColumns = 1024;
+
+TARGET void matmul_rows(const float* a, const float* b, float* to, int m, int k, int n) {
+  const size_t terms = size_t(k), all = size_t(n);
+  for (int first = 0; first < n; first += kMatmulColumns) {
+    const int width = n - first < kMatmulColumns ? n - first : kMatmulColumns;
+    int i = 0;
+    for (; i + 4 <= m; i += 4) {
+      const float *a0 = a + size_t(i) * terms, *a1 = a0 + terms, *a2 = a1 + terms, *a3 = a2 + terms;
+      float *t0 = to + size_t(i) * all + size_t(first), *t1 = t0 + all, *t2 = t1 + all, *t3 = t2 + all;
+      for (int j = 0; j < width; ++j) t0[j] = t1[j] = t2[j] = t3[j] = 0.0f;
+      for (size_t p = 0; p < terms; ++p) {
+        const float* from = b + p * all + size_t(first);
+        const float f0 = a0[p], f1 = a1[p], f2 = a2[p], f3 = a3[p];
+        LOOP for (int j = 0; j < width; ++j) {
+          const float v = from[j];
+          t0[j] = t0[j] + f0 * v;
+          t1[j] = t1[j] + f1 * v;
+          t2[j] = t2[j] + f2 * v;
+          t3[j] = t3[j] + f3 * v;
+        }
+      }
+    }
+    for (; i < m; ++i) {
+      float* t = to + size_t(i) * all + size_t(first);
+      for (int j = 0; j < width; ++j) t[j] = 0.0f;
+      for (size_t p = 0; p < terms; ++p) {
+        const float* from = b + p * all + size_t(first);
+        const float f = a[size_t(i) * terms + p];
+        LOOP for (int j = 0; j < width; ++j) t[j] = t[j] + f * from[j];
+      }
     }
   }
 }

@@ -23,11 +23,16 @@ struct Job {
   int phase = 0, tasks = 1, rows = 1;
 
   char* at(int buffer) const { return workers[0].arena + plan.buffers[size_t(buffer)].offset; }
-  const float* floats(int buffer) const { return buffer == 0 ? image : reinterpret_cast<const float*>(at(buffer)); }
+  const float* floats(int buffer) const {
+    const float* constant = plan.buffers[size_t(buffer)].constant;
+    return buffer == 0 ? image : constant ? constant : reinterpret_cast<const float*>(at(buffer));
+  }
 
   void run_rows(int begin, int end, int worker) const;
   void run_binary_conv(int begin, int end, int worker) const;
-  void store_sums(int y, int first, int n, const uint16_t* counts) const;
+  template <class Count>
+  void store_sums(int y, int first, int n, const Count* counts) const;
+  Normalization normalization(int worker) const;
   void run_head_row(int y, int worker) const;
   float* ring(int worker) const;
   void run_feeder_row(int y, int worker, bool goes_on) const;
@@ -115,6 +120,8 @@ void Job::run_steps(int y, int first, int n, const float* now, size_t stride, fl
       }
       case StepKind::affine: ops.affine(row, step.a + first, step.b + first); break;
       case StepKind::add: ops.add(row, floats(step.other) + offset, all); break;
+      case StepKind::multiply: ops.multiply(row, floats(step.other) + offset, all); break;
+      case StepKind::activation: ops.activation(row, step.activation); break;
       case StepKind::hardtanh: ops.hardtanh(row); break;
       case StepKind::relu: ops.relu(row); break;
       case StepKind::prelu: ops.prelu(row, step.a + first); break;
@@ -160,7 +167,8 @@ int Job::list_micros(int y, int first, Micro* list) const {
   return count;
 }
 
-void Job::store_sums(int y, int first, int n, const uint16_t* counts) const {
+template <class Count>
+void Job::store_sums(int y, int first, int n, const Count* counts) const {
   const NodeData& d = data[size_t(stage->node)];
   const BConv& c = d.bconv;
   const int32_t* more = correction_of(d, y);
@@ -179,6 +187,7 @@ void Job::run_binary_conv(int begin, int end, int worker) const {
   const BKernel& kernel = *d.kernel;
   float* tile = reinterpret_cast<float*>(workers[worker].tile);
   uint16_t* counts = reinterpret_cast<uint16_t*>(workers[worker].tile + plan.tile_counts);
+  uint32_t* wide_counts = reinterpret_cast<uint32_t*>(counts);
   const char* scratch = at(plan.scratch[size_t(stage->node)]);
   const int panels = (c.group_out() + kernel.panel - 1) / kernel.panel;
   const size_t all = size_t(c.out_c), width = size_t(c.out_w);
@@ -186,8 +195,12 @@ void Job::run_binary_conv(int begin, int end, int worker) const {
     const int inside = p % panels * kernel.panel, first = p / panels * c.group_out() + inside;
     const int n = std::min(kernel.panel, c.group_out() - inside);
     for (int y = begin; y < end; ++y) {
-      kernel.row(c, d.weight, scratch, y, p, counts);
-      if (probe && probe->node == stage->node) store_sums(y, first, n, counts);
+      if (kernel.wide_row) kernel.wide_row(c, d.weight, scratch, y, p, wide_counts);
+      else kernel.row(c, d.weight, scratch, y, p, counts);
+      if (probe && probe->node == stage->node) {
+        if (kernel.wide_row) store_sums(y, first, n, wide_counts);
+        else store_sums(y, first, n, counts);
+      }
       float* to =
           stage->to == kTile ? tile : reinterpret_cast<float*>(at(stage->to)) + size_t(y) * width * all + size_t(first);
       const size_t stride = stage->to == kTile ? size_t(n) : all;
@@ -215,7 +228,8 @@ void Job::run_binary_conv(int begin, int end, int worker) const {
         continue;
       }
       row.to = to, row.to_stride = stride;
-      ops.counts(row);
+      if (kernel.wide_row) wide_counts_row(row, wide_counts);
+      else ops.counts(row);
       run_steps(y, first, n, to, stride, tile, size_t(n), counts);
     }
   }
@@ -237,8 +251,29 @@ void Job::run_head_row(int y, int worker) const {
     case Head::subsample: subsample_row(node.window, s.in, s.out, from, row, y); break;
     case Head::channels: channels_row(node.before, s.in, s.out, from, row, y); break;
     case Head::softmax: softmax_row(s.in, from, row, y); break;
+    case Head::broadcast: {
+      const Shape& second = graph.values[size_t(node.in[1])];
+      broadcast_row(node.op == Op::multiply, s.in, second, s.out, from, floats(s.other), row, y);
+      break;
+    }
+    case Head::matmul:
+      matmul_row(ops, s.in, s.out, node.transpose, from, floats(s.other), row, reinterpret_cast<float*>(scratch), y);
+      break;
+    case Head::take: take_row(data[size_t(s.node)].indices, node.fill, s.in, s.out, from, row, y); break;
+    case Head::strided: strided_row(data[size_t(s.node)].factors, node.offset, s.out, from, row, y); break;
+    case Head::normalize: normalization(worker).run_row(node.spatial_groups, row, y); break;
+    case Head::bilinear: bilinear_row(node.align_corners, s.in, s.out, from, row, y); break;
+    case Head::adaptive_avgpool: adaptive_avgpool_row(ops, s.in, s.out, from, row, scratch, y); break;
     default: break;
   }
+}
+
+Normalization Job::normalization(int worker) const {
+  const Node& node = graph.nodes[size_t(stage->node)];
+  const NodeData& d = data[size_t(stage->node)];
+  double* parts = node.spatial_groups ? reinterpret_cast<double*>(at(stage->sums)) : nullptr;
+  double* scratch = reinterpret_cast<double*>(workers[worker].tile + plan.tile_scratch);
+  return {ops, stage->in, node.window.groups, node.eps, d.a, d.b, floats(stage->from), parts, scratch};
 }
 
 // Returns a worker's ring of rows for the window of a pool, after the scratch of the convolution that computes them.
@@ -268,6 +303,12 @@ void Job::run_rows(int begin, int end, int worker) const {
     double* parts = reinterpret_cast<double*>(at(s.sums));
     for (int y = begin; y < end; ++y) parts[y] = sum_row(floats(s.from) + size_t(y) * line, line);
     return;
+  }
+  if (s.head == Head::normalize && s.sums >= 0) {  // each task needs the sums of all rows
+    const Normalization normalized = normalization(worker);
+    if (phase > 0) normalized.prepare(phase);
+    for (int y = begin; phase < 2 && y < end; ++y) normalized.add_row(phase, y);
+    if (phase < 2) return;
   }
   if (s.head == Head::bconv) {
     run_binary_conv(begin, end, worker);
@@ -323,7 +364,7 @@ void run_image(const Graph& graph, const std::vector<NodeData>& data, const Plan
     job.rows = stage.out.h;
     // Few large tasks, because each task reads the weights once. With many rows, more tasks balance the load better.
     job.tasks = threads <= 1 ? 1 : std::min(job.rows, job.rows >= 8 * threads ? 2 * threads : threads);
-    const int phases = stage.head == Head::image_mean ? 2 : 1;
+    const int phases = stage.head == Head::image_mean ? 2 : stage.head == Head::normalize && stage.sums >= 0 ? 3 : 1;
     for (job.phase = 0; job.phase < phases; ++job.phase) parallel(threads, job.tasks, run_task, &job);
     const clock::time_point after = clock::now();
     workers[0].nanoseconds[stage.feeder < 0 ? i : size_t(stage.feeder)] +=

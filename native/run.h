@@ -19,13 +19,15 @@ struct Probe {
   int32_t* sums = nullptr;  // [out_h][out_w][out_c]
 };
 
-// Runs one image with `threads` workers. The result is value_of(plan, last value), valid until the next run.
+// Runs one image with `threads` workers. The results are value_of(plan, output), valid until the next run.
 void run_image(const Graph&, const std::vector<NodeData>&, const Plan&, const RowOps&, const float* image,
                Workspace* workers, int threads, const Probe* probe);
 
 inline const float* value_of(const Plan& plan, const Workspace& space, const float* image, int value) {
   const int buffer = plan.value[size_t(value)];
-  return buffer == 0 ? image : reinterpret_cast<const float*>(space.arena + plan.buffers[size_t(buffer)].offset);
+  const Buffer& b = plan.buffers[size_t(buffer)];
+  if (b.constant) return b.constant;
+  return buffer == 0 ? image : reinterpret_cast<const float*>(space.arena + b.offset);
 }
 
 }  // namespace lcrbnn

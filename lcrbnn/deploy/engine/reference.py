@@ -54,11 +54,17 @@ def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
             f"images must be float32 (n, {', '.join(map(str, model.shape))}); got {images.dtype} {images.shape}"
         )
     values = [images]
-    with np.errstate(all="ignore"):  # infinities and NaN propagate, as in an engine
-        for node in model.nodes:
-            inputs = [values[value] for value in node.inputs]
-            values.append(OPERATOR_FUNCTIONS[node.op](node, *inputs) if inputs else _repeat_constant(node, len(images)))
+    for node in model.nodes:
+        values.append(compute_node(node, [values[value] for value in node.inputs], len(images)))
     return values
+
+
+def compute_node(node: Node, inputs: list[np.ndarray], count: int) -> np.ndarray:
+    """Return the value of a node, float32 (n, h, w, c), for its inputs of a batch of `count` images."""
+    if node.op == "constant":
+        return np.repeat(node.attributes["value"].astype(np.float32)[None], count, axis=0)
+    with np.errstate(all="ignore"):  # infinities and NaN propagate, as in an engine
+        return OPERATOR_FUNCTIONS[node.op](node, *inputs)
 
 
 def compute_signs(node: Node, x: np.ndarray) -> np.ndarray:
@@ -156,11 +162,6 @@ def _pad_channels(node: Node, x: np.ndarray) -> np.ndarray:
 def _softmax(node: Node, x: np.ndarray) -> np.ndarray:
     exponentials = np.exp(x.astype(np.float64) - x.max(axis=3, keepdims=True))
     return (exponentials / exponentials.sum(axis=3, keepdims=True)).astype(np.float32)
-
-
-def _repeat_constant(node: Node, count: int) -> np.ndarray:
-    """Return the value of a constant for each image of a batch."""
-    return np.repeat(node.attributes["value"].astype(np.float32)[None], count, axis=0)
 
 
 OPERATOR_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -16,17 +17,28 @@ import numpy as np
 import lcrbnn
 from lcrbnn.errors import InputError, RunFailed
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 _BAD_FILE, _BAD_CALL = 1, 2
 _MESSAGE_BYTES = 320
 _LIBRARY_NAMES = {"darwin": "liblcrbnn_engine.dylib", "win32": "lcrbnn_engine.dll"}
 
 
+_INFO_INTEGERS = ("height", "width", "channels", "classes", "nodes", "stages", "outputs")
+_INFO_SIZES = ("output_numbers", "file_bytes", "model_bytes", "work_bytes")
+
+
 class _ModelInfo(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("height", "width", "channels", "classes", "nodes", "stages")),
-        *((name, ctypes.c_uint64) for name in ("file_bytes", "model_bytes", "work_bytes")),
+        *((name, ctypes.c_int32) for name in _INFO_INTEGERS),
+        *((name, ctypes.c_uint64) for name in _INFO_SIZES),
     )
+
+
+class OutputInfo(NamedTuple):
+    """An output of a model: its name and shape (h, w, c)."""
+
+    name: str
+    shape: tuple[int, int, int]
 
 
 class NodeInfo(NamedTuple):
@@ -85,6 +97,8 @@ def _load_library_file(path: str) -> ctypes.CDLL:
         ("node_op", text, (pointer, integer)),
         ("node_kernel", text, (pointer, integer)),
         ("node_shape", integer, (pointer, integer, pointer)),
+        ("output_name", text, (pointer, integer)),
+        ("output_shape", integer, (pointer, integer, pointer)),
         ("run", integer, (pointer, pointer, size, pointer, integer, *message)),
         ("run_pixels", integer, (pointer, pointer, size, pointer, integer, *message)),
         ("times", ctypes.c_uint64, (pointer, pointer, integer)),
@@ -155,6 +169,10 @@ class Engine:
         self.name = self._get_text("model_name")
         self.shape: tuple[int, int, int] = (info.height, info.width, info.channels)
         self.classes = tuple(self._get_text("class_name", i) for i in range(info.classes))
+        self.outputs = tuple(
+            OutputInfo(self._get_text("output_name", i), self._get_shape("output_shape", i))
+            for i in range(info.outputs)
+        )
         self.nodes = tuple(self._get_node_info(i) for i in range(info.nodes))
         self.stages: int = info.stages
         self.bytes = {"file": info.file_bytes, "model": info.model_bytes, "work": info.work_bytes}
@@ -167,17 +185,31 @@ class Engine:
     def run(self, images: np.ndarray, threads: int = 1) -> np.ndarray:
         """Return the logits, float32 (n, classes), of images (n, h, w, c).
 
+        Raise InputError if the model has several outputs, or a feature map as its output; run_outputs accepts every
+        model.
         float32 images are normalised inputs of the network. uint8 images have pixels from 0 to 255, for every value
         of the model's top. Each pixel is scaled to the range from 0 to top and normalised, as `lcrbnn predict` does.
         Arrays that are not contiguous are copied. NaN and infinities propagate.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
-            raise InputError(f"threads must be a whole number from 1 to 256; got {threads!r}")
-        images = self._check_images(images, allow_pixels=True)
-        logits = np.empty((len(images), len(self.classes)), np.float32)
-        function, handle = "run_pixels" if images.dtype == np.uint8 else "run", self._open_handle
-        self._call("the engine", function, handle.pointer, images.ctypes.data, len(images), logits.ctypes.data, threads)
-        return logits
+        self.check_vector_output()
+        return self._run(images, threads)
+
+    def run_outputs(self, images: np.ndarray, threads: int = 1) -> dict[str, np.ndarray]:
+        """Return each output of a model by its name, float32 (n, h, w, c), for images as `run` accepts them."""
+        numbers, first, outputs = self._run(images, threads), 0, {}
+        for name, shape in self.outputs:
+            end = first + math.prod(shape)
+            outputs[name] = np.ascontiguousarray(numbers[:, first:end]).reshape(len(numbers), *shape)
+            first = end
+        return outputs
+
+    def check_vector_output(self) -> None:
+        """Raise InputError unless the model has one output, and it is a vector such as the logits of a classifier."""
+        if len(self.outputs) != 1 or self.outputs[0].shape[:2] != (1, 1):
+            outputs = ", ".join(f"{name} ({'x'.join(map(str, shape))})" for name, shape in self.outputs)
+            raise InputError(
+                f"the model {self.name} must have one output, a vector (1x1xc) such as logits; it has {outputs}"
+            )
 
     def value(self, images: np.ndarray, node: int) -> np.ndarray:
         """Return the value of a node, float32 (n, h, w, c). Slow, for tests."""
@@ -218,6 +250,18 @@ class Engine:
             raise InputError("the engine is closed")
         return handle
 
+    def _run(self, images: np.ndarray, threads: int) -> np.ndarray:
+        """Return all outputs of each image one after another, float32 (n, numbers)."""
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
+            raise InputError(f"threads must be a whole number from 1 to 256; got {threads!r}")
+        images = self._check_images(images, allow_pixels=True)
+        outputs = np.empty((len(images), sum(math.prod(output.shape) for output in self.outputs)), np.float32)
+        function, handle = "run_pixels" if images.dtype == np.uint8 else "run", self._open_handle
+        self._call(
+            "the engine", function, handle.pointer, images.ctypes.data, len(images), outputs.ctypes.data, threads
+        )
+        return outputs
+
     def _inspect(self, function: str, images: np.ndarray, node: int, dtype: np.dtype[Any]) -> np.ndarray:
         if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node < len(self.nodes):
             raise InputError(f"node must be a whole number from 0 to {len(self.nodes) - 1}; got {node!r}")
@@ -240,15 +284,17 @@ class Engine:
         return getattr(self._library, f"lcrbnn_{function}")(self._open_handle.pointer, *arguments).decode()
 
     def _get_node_info(self, index: int) -> NodeInfo:
-        shape = (ctypes.c_int32 * 3)()
-        self._library.lcrbnn_node_shape(self._open_handle.pointer, index, ctypes.byref(shape))
-        node_shape = (shape[0], shape[1], shape[2])
         return NodeInfo(
             self._get_text("node_op", index),
             self._get_text("node_name", index),
-            node_shape,
+            self._get_shape("node_shape", index),
             self._get_text("node_kernel", index),
         )
+
+    def _get_shape(self, function: str, index: int) -> tuple[int, int, int]:
+        shape = (ctypes.c_int32 * 3)()
+        getattr(self._library, f"lcrbnn_{function}")(self._open_handle.pointer, index, ctypes.byref(shape))
+        return shape[0], shape[1], shape[2]
 
     def _call(self, subject: str, function: str, *arguments: Any) -> None:
         """Call a library function that can fail; raise its error message as InputError or RunFailed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.engine import runtime as lib
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.bnn_file import to_bytes
-from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
+from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node, PackedSigns
 from lcrbnn.deploy.engine.operators import OPERATORS as TABLE
+from lcrbnn.deploy.engine.operators import list_outputs
 from lcrbnn.errors import InputError
+from tests.deploy.engine.version_2_models import draw_version_2_node
 
 Shape = tuple[int, int, int]
 
@@ -40,6 +43,7 @@ class RandomGraph:
         )
         self.shapes: list[Shape] = [self.shape]
         self.nodes: list[Node] = []
+        self.version = 1
 
     def draw_integer(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high + 1))
@@ -47,7 +51,7 @@ class RandomGraph:
     def draw_floats(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         return (scale * self.rng.standard_normal(shape)).astype(np.float32)
 
-    def add_node(self, op: str, inputs: tuple[int, ...], shape: Shape, **attributes: object) -> int:
+    def add_node(self, op: str, inputs: tuple[int, ...], shape: Shape, /, **attributes: object) -> int:
         self.nodes.append(Node(op, f"{op} {len(self.nodes)}", inputs, attributes))
         self.shapes.append(shape)
         return len(self.nodes)
@@ -107,6 +111,9 @@ class RandomGraph:
             return self.add_node(op, (value,), shape, slope=self.draw_floats(c))
         if op == "shift":
             return self.add_node(op, (value,), shape, b=self.draw_floats(c))
+        if op == "add" and self.version == 2:
+            _, inputs, output_shape = draw_version_2_node(self, "multiply", value)  # broadcasting
+            return self.add_node(op, inputs, output_shape)
         if op == "add":
             values_of_same_shape = [i for i, other_shape in enumerate(self.shapes) if other_shape == shape]
             return self.add_node(op, (value, int(self.rng.choice(values_of_same_shape))), shape)
@@ -120,11 +127,17 @@ class RandomGraph:
         if op == "channels":
             before, after = self.draw_integer(0, 5), self.draw_integer(0, 5)
             return self.add_node(op, (value,), (h, w, before + c + after), before=before, after=after)
+        if TABLE[op].version == 2:
+            attributes, inputs, output_shape = draw_version_2_node(self, op, value)
+            return self.add_node(op, inputs, output_shape, **attributes)
         output_shape = {"mean": (1, 1, c), "flatten": (1, 1, h * w * c)}.get(op, shape)
         return self.add_node(op, (value,), output_shape)
 
-    def build_model(self, classes: int = 5) -> BnnModel:
-        """Return the model; its logits are the sum of a linear layer for the mean of each unused value."""
+    def build_model(self, classes: int = 5, *, num_outputs: int = 0) -> BnnModel:
+        """Return the model; its logits are the sum of a linear layer for the mean of each unused value.
+
+        With `num_outputs`, the logits and so many random values are the outputs.
+        """
         used = {value for node in self.nodes for value in node.inputs}
         total = None
         for value in [v for v in range(len(self.shapes)) if v not in used]:
@@ -136,13 +149,18 @@ class RandomGraph:
             total = score if total is None else self.add_node("add", (total, score), (1, 1, classes))
         c = self.shape[2]
         names = tuple(f"class {i}" for i in range(classes))
-        return BnnModel("test", self.shape, 255.0, (0.5,) * c, (0.25,) * c, names, tuple(self.nodes))
+        model = BnnModel("test", self.shape, 255.0, (0.5,) * c, (0.25,) * c, names, tuple(self.nodes))
+        if not num_outputs:
+            return model
+        values = [len(self.nodes), *(self.draw_integer(1, len(self.nodes)) for _ in range(num_outputs))]
+        return replace(model, outputs=tuple(ModelOutput(f"output {i}", value) for i, value in enumerate(values)))
 
     def draw_images(self, n: int) -> np.ndarray:
         return self.draw_floats(n, *self.shape)
 
 
 OP_NAMES = list(TABLE)
+VERSION_1_OPS = [op for op, row in TABLE.items() if row.version == 1]
 ELEMENTWISE_OPS = ("affine", "add", "hardtanh", "relu", "prelu", "shift")
 INEXACT_OPS = {
     "conv",
@@ -150,19 +168,27 @@ INEXACT_OPS = {
     "mean",
     "avgpool",
     "softmax",
+    "matmul",
+    "normalize",
+    "adaptive_avgpool",
 }  # the order of float sums and the exponential are not specified
 
 
-def grow_random_graph(seed: int) -> RandomGraph:
-    """Return a random graph with many binary convolutions and elementwise nodes; most nodes read the last value."""
+def grow_random_graph(seed: int, version: int = 1) -> RandomGraph:
+    """Return a random graph with many binary convolutions and elementwise nodes; most nodes read the last value.
+
+    Version 2 allows all operators.
+    """
     graph = RandomGraph(seed)
+    graph.version = version
+    op_names = VERSION_1_OPS if version == 1 else OP_NAMES
     weights = np.array(
-        [6 if op == "bconv" else 3 if op in ELEMENTWISE_OPS else 0.3 if op == "flatten" else 1 for op in OP_NAMES]
+        [6 if op == "bconv" else 3 if op in ELEMENTWISE_OPS else 0.3 if op == "flatten" else 1 for op in op_names]
     )
     for _ in range(graph.draw_integer(3, 14)):
         last = len(graph.shapes) - 1
         value = last if graph.rng.random() < 0.75 else graph.draw_integer(0, last)
-        graph.add_random_node(str(graph.rng.choice(OP_NAMES, p=weights / weights.sum())), value)
+        graph.add_random_node(str(graph.rng.choice(op_names, p=weights / weights.sum())), value)
     return graph
 
 
@@ -183,15 +209,15 @@ def assert_engine_equals_reference(model: BnnModel, images: np.ndarray, kernel: 
         if node.op == "bconv":
             expected = reference.compute_accumulators(node, inputs[0])
             assert np.array_equal(fused.accumulators(images, i), expected), node.name
-        with np.errstate(all="ignore"):
-            expected = reference.OPERATOR_FUNCTIONS[node.op](node, *inputs)
+        expected = reference.compute_node(node, inputs, len(images))
         assert values[i + 1].shape == expected.shape
         assert is_close_enough(node.op, values[i + 1], expected), node.name
-    logits = values[-1].reshape(len(images), -1)
-    assert np.array_equal(fused.run(images), logits)
-    assert np.array_equal(fused.run(images, threads=2), logits)
-    assert np.array_equal(fused.run(images[:1], threads=2), logits[:1])
-    assert np.array_equal(unfused.run(images, threads=3), logits)
+    for output in list_outputs(model):
+        value = values[output.value]
+        assert np.array_equal(fused.run_outputs(images)[output.name], value, equal_nan=True)
+        assert np.array_equal(fused.run_outputs(images, threads=2)[output.name], value, equal_nan=True)
+        assert np.array_equal(fused.run_outputs(images[:1], threads=2)[output.name], value[:1], equal_nan=True)
+        assert np.array_equal(unfused.run_outputs(images, threads=3)[output.name], value, equal_nan=True)
 
 
 def add_chain(graph: RandomGraph, *ops: str) -> None:

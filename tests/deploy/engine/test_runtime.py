@@ -33,6 +33,13 @@ def test_random_graphs_equal_the_reference(seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(150))
+def test_random_graphs_of_version_2_equal_the_reference(seed: int) -> None:
+    build = grow_random_graph(1000 + seed, version=2)
+    model = build.build_model(num_outputs=seed % 4)
+    assert_engine_equals_reference(model, build.draw_images(3), kernel=[None, None, "scalar"][seed % 3])
+
+
 @pytest.mark.parametrize("op", OP_NAMES)
 def test_each_op_equals_the_reference(op: str) -> None:
     for seed in range(4):

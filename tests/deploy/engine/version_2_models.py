@@ -23,6 +23,83 @@ def draw_normalize(rng: Generator, channels: int, groups: int, *, spatial: bool)
     return {"groups": groups, "spatial": int(spatial), "eps": 1e-5, **scales}
 
 
+def draw_version_2_node(graph: Any, op: str, value: int) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Return random attributes, inputs and the output shape of an operator of version 2 for a RandomGraph."""
+    rng, shape = graph.rng, graph.shapes[value]
+    h, w, c = shape
+    if op == "multiply":
+        fitting = [
+            i
+            for i, other in enumerate(graph.shapes)
+            if all(a == b or 1 in (a, b) for a, b in zip(shape, other, strict=True))
+        ]
+        other = int(rng.choice(fitting))
+        inputs = (value, other) if rng.random() < 0.5 else (other, value)
+        return {}, inputs, tuple(np.broadcast_shapes(shape, graph.shapes[other]))
+    if op == "constant":
+        sizes = [size if rng.random() < 0.6 else 1 for size in shape]
+        dtype = np.float16 if rng.random() < 0.3 else np.float32
+        return {"value": draw_normal(rng, *sizes).astype(dtype)}, (), tuple(sizes)
+    if op == "matmul":
+        for other, (other_h, rows, columns) in enumerate(graph.shapes):
+            if other_h == h and c in (rows, columns) and rng.random() < 0.5:
+                transpose = int(columns == c)
+                return {"transpose": transpose}, (value, other), (h, w, rows if transpose else columns)
+        return {"transpose": 1}, (value, value), (h, w, w)
+    if op == "clamp":
+        keys = {"low": float(rng.normal() - 1), "high": float(rng.normal() + 1)}
+        return {key: number for key, number in keys.items() if rng.random() < 0.8}, (value,), shape
+    if op == "elu":
+        return {"alpha": float(rng.normal())}, (value,), shape
+    if op == "take":
+        axes = dict(zip(("rows", "columns", "channels"), shape, strict=True))
+        keys = {
+            key: draw_indices(rng, int(rng.integers(1, 9)), size) for key, size in axes.items() if rng.random() < 0.5
+        }
+        sizes = [len(keys.get(key, range(size))) for key, size in axes.items()]
+        return keys | ({"fill": float(rng.normal())} if rng.random() < 0.5 else {}), (value,), tuple(sizes)
+    if op == "strided":
+        return draw_strided(rng, shape, value)
+    if op == "normalize":
+        groups = int(rng.choice([g for g in range(1, c + 1) if c % g == 0]))
+        return draw_normalize(rng, c, groups, spatial=rng.random() < 0.5), (value,), shape
+    if op in ("bilinear", "adaptive_avgpool"):
+        size = (int(rng.integers(1, 12)), int(rng.integers(1, 12)))
+        keys = {"size": size} | ({"align_corners": int(rng.integers(2))} if op == "bilinear" else {})
+        return keys, (value,), (*size, c)
+    return {}, (value,), shape
+
+
+def draw_strided(
+    rng: Generator, shape: tuple[int, ...], value: int
+) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Return a reshape, a permutation, or random strides inside the input."""
+    sizes, steps = list(shape), [shape[1] * shape[2], shape[2], 1]
+    order = rng.permutation(3)
+    draw = rng.random()
+    if draw < 0.3:
+        count = int(np.prod(shape))
+        keys = {"lengths": (count,), "strides": (1,), "offset": 0}
+        new_shape = (1, shape[0], count // shape[0])
+    elif draw < 0.7:
+        keys = {
+            "lengths": tuple(int(sizes[i]) for i in order),
+            "strides": tuple(int(steps[i]) for i in order),
+            "offset": 0,
+        }
+        new_shape = tuple(keys["lengths"])
+    else:
+        lengths, strides = rng.integers(1, 5, 3), rng.integers(-2, 3, 3)
+        ends = (lengths - 1) * strides
+        first, last = int(np.minimum(ends, 0).sum()), int(np.maximum(ends, 0).sum())
+        if last - first >= int(np.prod(shape)):
+            strides, first, last = np.zeros(3, int), 0, 0
+        offset = int(rng.integers(-first, int(np.prod(shape)) - last))
+        keys = {"lengths": tuple(map(int, lengths)), "strides": tuple(map(int, strides)), "offset": offset}
+        new_shape = (int(lengths[0]), 1, int(lengths[1] * lengths[2]))
+    return {"shape": new_shape, **keys}, (value,), new_shape
+
+
 def make_version_2_model(rng: Generator) -> BnnModel:
     """Return a model with each operator of version 2, with and without each optional attribute, and three outputs."""
     rows: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
