@@ -113,7 +113,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "roll tokens": lambda x: x.flatten(2).transpose(1, 2).roll(3, 1),
     "expand": lambda x: x[:, :1].expand(-1, 5, -1, -1) + 0.5,
     "repeat": lambda x: x.repeat(1, 2, 1, 3),
-    "windows": lambda x: x.view(x.size(0), 4, 3, 2, 4, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, 4).softmax(-1).view(x.shape[0], -1),
+    "windows": lambda x: (
+        x.view(x.size(0), 4, 3, 2, 4, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, 4).softmax(-1).view(x.shape[0], -1)
+    ),
     "shuffle": lambda x: x.view(x.shape[0], 2, 2, *x.shape[2:]).transpose(1, 2).contiguous().view(x.size(0), -1, 6, 8),
     "pad": lambda x: F.pad(x, (1, 0, 2, 3), value=-1.5),
     "pad negative": lambda x: F.pad(x, (-1, 2, 0, -2)),
@@ -154,7 +156,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "shape arithmetic": lambda x: x * (x.shape[2] ** -0.5) if x.dim() == 4 and x.size(1) > 2 else -x,
     "loop over channels": lambda x: sum(x[:, i] * i for i in range(x.shape[1])),
     "numel": lambda x: x.reshape(x.shape[0], x.numel() // x.shape[0]).tanh(),
-    "class token": lambda x: torch.cat([CONSTANT[:1, :1, :4].expand(x.shape[0], -1, -1) if False else x.flatten(2).mT[:, :1], x.flatten(2).mT], 1),
+    "class token": lambda x: torch.cat(
+        [CONSTANT[:1, :1, :4].expand(x.shape[0], -1, -1) if False else x.flatten(2).mT[:, :1], x.flatten(2).mT], 1
+    ),
     "narrow": lambda x: x.narrow(3, 2, 3).unsqueeze(1).squeeze(1).movedim(1, 3),
 }
 
