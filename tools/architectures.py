@@ -81,7 +81,7 @@ def list_called_layers(net: nn.Module, images: Tensor) -> list[str]:
 
 
 def choose_measured_layers(net: nn.Module, images: Tensor) -> list[str]:
-    """Return layers between whose inputs LCR is measured: the first, middle and last binary one, or one and the next."""
+    """Return layers whose inputs LCR compares: the first, middle and last binary one, or the only one and the next."""
     names = list_called_layers(net, images)
     binary_names = {name for name, _ in iter_binary_layers(net)}
     binary = [name for name in names if name in binary_names]
