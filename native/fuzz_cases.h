@@ -11,12 +11,12 @@ inline void seal(Bytes& file) {
 }
 
 // Returns a valid file of a graph and tensors. Spaces after the graph keep the tensors at their offsets.
-inline Bytes build(const std::string& text, const Bytes& tensors, size_t room) {
+inline Bytes build(const std::string& text, const Bytes& tensors, size_t room, uint64_t version) {
   const size_t length = std::max(text.size(), room), start = (kHeader + length + 63) / 64 * 64;
   static const uint8_t magic[8] = {0x89, 'B', 'N', 'N', 0x0D, 0x0A, 0x1A, 0x0A};
   Bytes file(start + tensors.size() + kSum, 0);
   memcpy(file.data(), magic, 8);
-  write_le(&file[8], 4, 1);
+  write_le(&file[8], 4, version);
   write_le(&file[16], 8, file.size());
   write_le(&file[24], 8, kHeader);
   write_le(&file[32], 8, length);
@@ -90,6 +90,7 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
   const Model& m = models[random.below(models.size())];
   const size_t how = random.below(100);
   size_t room = m.room;
+  const uint64_t version = read_le(&m.file[8], 4) ^ (random.chance(2) ? 3 : 0);  // seldom the other one of 1 and 2
   Bytes file, tensors = m.tensors;
   if (how < 64) {
     Editor editor{m, random};
@@ -99,16 +100,16 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
     Repair repair{text, tensors, room, random};
     const bool right = random.chance(50);
     if (right) repair.all();
-    file = build(text, tensors, random.chance(98) ? room : 0);
+    file = build(text, tensors, random.chance(98) ? room : 0, version);
     seal(file);
     Graph graph;
     Error error;
     if (right && !read_graph(file.data(), file.size(), graph, error) && strstr(error.text, "x classes") &&
-        repair.classes(size_t(graph.values.back().c)))
-      file = build(text, tensors, room);
+        repair.classes(size_t(graph.values[size_t(graph.outputs[0].value)].c)))
+      file = build(text, tensors, room, version);
   } else if (how < 76) {
     change_tensors(tensors, m, random);
-    file = build(m.text, tensors, room);
+    file = build(m.text, tensors, room, version);
   } else if (how < 84) {
     file = m.file;
     change_header(file, random);
@@ -116,9 +117,9 @@ inline Bytes make(const std::vector<Model>& models, uint64_t seed, uint64_t numb
     file = m.file;
     change_size(file, random);
   } else if (how < 93) {
-    file = build(soup(random), tensors, 0);
+    file = build(soup(random), tensors, 0, version);
   } else if (how < 95) {
-    file = build(m.text, random.of(models).tensors, room);
+    file = build(m.text, random.of(models).tensors, room, version);
   } else if (how < 97) {  // flips bits without a new checksum
     file = m.file;
     for (size_t i = random.below(3) + 1; i-- > 0;) file[random.below(file.size())] ^= uint8_t(1 << random.below(8));

@@ -21,15 +21,17 @@ const std::vector<std::string> kExtremes = words(
     "-9223372036854775808 0.5 1.0 1e2 1e-400 1e38 3.5e38 1e300 1e400 01 +1 1. .5 NaN Infinity "
     "111111111111111111111111111111111111111111111111111111111111111111");
 const std::vector<std::string> kOdd = words(
-    "null true false [] {} \"\" \"mean\" \"f32\" \"f16\" \"bits\" [0] [1,1] [0,0,0,0] {\"a\":1} \"\\u0000\" "
+    "null true false [] {} \"\" \"mean\" \"f32\" \"f16\" \"bits\" \"i32\" [0] [1,1] [0,0,0,0] {\"a\":1} \"\\u0000\" "
     "\"\\ud800\" \"\\ud83d\\ude00\" \"\xc3\xa9\" \"\xed\xa0\x80\" \"\xff\" \"\n\" "
     "[[[[[[[[[[[[[[[[[[[[0]]]]]]]]]]]]]]]]]]]] \" [ } ");
 const std::vector<std::string> kOps = words(
     "conv bconv wconv affine add hardtanh relu prelu shift maxpool avgpool mean subsample channels flatten "
-    "softmax none");
+    "softmax multiply matmul constant clamp sigmoid tanh gelu gelu_tanh silu hardsigmoid hardswish elu take strided "
+    "normalize bilinear adaptive_avgpool none");
 const std::vector<std::string> kKeys = words(
     "op name in weight bias threshold pad_sign a b spatial slope kernel stride pad dilation groups before "
-    "after type shape offset bytes top mean std margin writer input classes tensors nodes more");
+    "after type shape offset bytes top mean std margin writer input classes tensors nodes outputs transpose "
+    "value low high alpha rows columns channels fill lengths strides size eps align_corners more");
 
 struct Edit {
   size_t begin, end;
@@ -118,7 +120,8 @@ struct Editor {
   void insert() {
     const Place& op = place(m.ops);
     const Place& node = m.places[size_t(op.parent)];
-    static const std::vector<std::string> plain = {"relu", "hardtanh", "mean", "flatten", "softmax"};
+    static const std::vector<std::string> plain = {"relu",   "hardtanh", "mean", "flatten", "softmax",
+                                                   "sigmoid", "gelu",     "tanh", "clamp",   "take"};
     const std::string in = std::to_string(random.below(m.ops.size() + 1));
     const std::string made = "{\"op\":\"" + random.of(plain) + "\",\"name\":\"\",\"in\":[" + in + "]}";
     if (random.chance(50)) edits.push_back({node.begin, node.begin, made + ","});

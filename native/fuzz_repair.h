@@ -82,7 +82,9 @@ struct Repair {
     const uint64_t last = bits && sizes.size() == 2 ? strtoull(value(*sizes[1]).c_str(), nullptr, 10) : 8,
                    row = (last + 7) / 8;
     tensors.resize(from + size_t(size + 63) / 64 * 64, 0);
-    for (uint64_t i = 0; i < size; ++i) {
+    for (uint64_t i = 0; type == "\"i32\"" && i < size; i += 4)
+      write_le(&tensors[from + i], 4, uint32_t(random.below(4)) - 1);  // indices that most inputs have
+    for (uint64_t i = 0; type != "\"i32\"" && i < size; ++i) {
       uint8_t& byte = tensors[from + i];
       byte = uint8_t(random.word());
       if (bits && last % 8 && i % row == row - 1) byte = uint8_t(byte & ((1 << last % 8) - 1));

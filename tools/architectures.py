@@ -141,7 +141,8 @@ def check_architecture(architecture: Architecture, method: str, kernels: list[st
         return {"result": REFUSED, "by": "check_export", "reason": reason, "problems": len(check.problems)}
     try:
         train_with_lcr(net, images)
-        model = export_model(net, ModelInput((*shape[1:], shape[0]), ()), "architecture")
+        channels, height, width = shape
+        model = export_model(net, ModelInput((height, width, channels), ()), "architecture")
         difference = find_largest_difference(net, model, images, kernels)
     except (InputError, RunFailed, RuntimeError, ValueError) as error:
         return {"result": WRONG, "reason": f"{type(error).__name__}: {error}"}

@@ -4,8 +4,10 @@
 //   const engine = await load("engine.wasm");                      // a URL, or the bytes
 //   const model = engine.open(await (await fetch("model.bnn")).arrayBuffer());
 //   model.shape, model.classes, model.input                        // [h, w, c], names, {top, mean, std, margin}
+//   model.outputs                                                  // [{name, shape: [h, w, c]}, ...]
 //   model.kernels                                                  // kernel of each node, such as "simd128"
 //   const logits = model.run(numbers);                             // Float32Array, [n][h][w][c], normalised
+//                                                                  // (several outputs: one after another per image)
 //   const others = model.pixels(bytes);                            // Uint8Array, [n][h][w][c], from 0 to 255
 //   model.close();
 //
@@ -87,12 +89,21 @@ class Model {
     }
     const info = this.#allocate(64);
     exports.lcrbnn_get_info(this.#model, info);
-    const [height, width, channels, classes, nodes] = this.#readWords(info, 5);
+    const [height, width, channels, classes, nodes, , outputs] = this.#readWords(info, 7);
     exports.free(info);
     this.shape = [height, width, channels];
     this.classes = Array.from({ length: classes }, (_, i) => this.#readText(exports.lcrbnn_class_name(this.#model, i)));
     this.kernels = Array.from({ length: nodes }, (_, i) => this.#readText(exports.lcrbnn_node_kernel(this.#model, i)));
+    this.outputs = Array.from({ length: outputs }, (_, i) => this.#readOutput(i));
     this.input = { margin: 1, ...parseGraph(bytes).input };
+  }
+
+  #readOutput(index) {
+    const shape = this.#allocate(12);
+    this.#exports.lcrbnn_output_shape(this.#model, index, shape);
+    const output = { name: this.#readText(this.#exports.lcrbnn_output_name(this.#model, index)), shape: [...this.#readWords(shape, 3)] };
+    this.#exports.free(shape);
+    return output;
   }
 
   // Return logits [n][classes] of float32 images [n][h][w][c], normalised with the values of `input`.
@@ -117,7 +128,7 @@ class Model {
     const n = images.length / numbersPerImage;
     if (!Number.isInteger(n) || n === 0)
       throw new Error(`images must be a multiple of ${numbersPerImage} numbers (${this.shape.join(" x ")}); got ${images.length}`);
-    const count = n * this.classes.length;
+    const count = n * this.outputs.reduce((sum, { shape: [h, w, c] }) => sum + h * w * c, 0);
     const input = this.#copyIn(new Uint8Array(images.buffer, images.byteOffset, images.byteLength));
     const out = this.#allocate(count * 4);
     try {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from lcrbnn.cli.model_arguments import BNN_MODEL_HELP, load_bnn_model
@@ -45,7 +46,8 @@ def execute(args: argparse.Namespace) -> int:
     model, source = load_bnn_model(args.model)
     engine = Engine(source)
     images = np.random.default_rng(0).standard_normal((args.batch_size, *model.shape), np.float32)
-    calls = {"lcrbnn": lambda: engine.run(images, threads=args.threads)}
+    run = engine.run if model.classes else engine.run_outputs
+    calls: dict[str, Callable[[], object]] = {"lcrbnn": lambda: run(images, threads=args.threads)}
     for name, runtime in RUNTIMES.items():
         missing_package = runtime.find_missing_package()
         if missing_package is not None:

@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
         engine = Engine(source)
         images = np.random.default_rng(0).standard_normal((1, *model.shape), np.float32)
         for _ in range(NUM_TIMED_RUNS):
-            engine.run(images, threads=args.threads)
+            engine.run_outputs(images, threads=args.threads)
         kernels, times = engine.kernels, engine.times()
     except InputError as error:
         print(f"no times: {error}")
@@ -45,6 +45,8 @@ def execute(args: argparse.Namespace) -> int:
     print(f"{args.model}: {model.name}, written by {model.writer}")
     print(f"{file_bytes:,} bytes: {num_binary_weights:,} weights of 1 bit, {num_real_bytes:,} bytes of real numbers")
     print(f"input {' x '.join(map(str, model.shape))} (height, width, channels), {len(model.classes)} classes")
+    for name, value in model.outputs:
+        print(f"output {' x '.join(map(str, shapes[value]))}, value {value}: {name}")
     for index, (node, kernel, seconds) in enumerate(zip(model.nodes, kernels, times, strict=True)):
         shape = " x ".join(map(str, shapes[index + 1]))
         time_text = f"{1e6 * seconds:9.1f} us" if seconds > 0 else " " * 12

@@ -48,6 +48,9 @@ def execute(args: argparse.Namespace) -> int:
     check_number(args.threads, "--threads", low=1, high=256, integer=True)
     model, source = load_bnn_model(args.model)
     engine = Engine(source)
+    if not model.classes:
+        raise InputError(f"{args.model} has no class names, so it cannot classify images; predict needs a classifier")
+    engine.check_vector_output()
     check_model_channels(model)
     pictures = find_pictures(args.images)
     unreadable: list[UnreadablePicture] = []

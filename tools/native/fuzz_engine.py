@@ -42,6 +42,7 @@ from tests.deploy.engine.small_models import (
     make_model_with_every_op,
     make_window,
 )
+from tests.deploy.engine.version_2_models import make_attention_model, make_broadcast_model, make_version_2_model
 from tools.native.build import build_program, find_compiler
 
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -112,6 +113,9 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
     deep = draw_attributes(rng, "bconv", 64, 1, three) | {"weight": weight}
     yield "deep", _append_mean((3, 3, 64), ("bconv", (0,), deep))
     yield "every op", make_model_with_every_op(rng)
+    yield "version 2", make_version_2_model(rng)
+    yield "attention", make_attention_model(rng)
+    yield "broadcast", make_broadcast_model(rng)
     for i in range(24):  # random windows and channel counts
         op, c = ("bconv", "conv", "wconv", "bconv")[i % 4], int(rng.choice([1, 3, 4, 8, 24, 65]))
         slide = draw_window(rng, c)
@@ -142,7 +146,7 @@ def pad_graph(data: bytes, spare: int = SPARE_BYTES) -> bytes:
         entry["offset"] += spare
     text = json.dumps(graph, separators=(",", ":"), ensure_ascii=False).encode().ljust(graph_bytes)
     header = struct.pack(
-        "<8sIIQQQQQQ", data[:8], 1, 0, 64 + graph_bytes + count + 32, 64, graph_bytes, 64 + graph_bytes, count, 0
+        "<12sIQQQQQQ", data[:12], 0, 64 + graph_bytes + count + 32, 64, graph_bytes, 64 + graph_bytes, count, 0
     )
     body = header + text + data[start : start + count]
     return body + hashlib.sha256(body).digest()

@@ -26,6 +26,8 @@ EXPORTED_FUNCTIONS = (
     "get_info",
     "class_name",
     "node_kernel",
+    "output_name",
+    "output_shape",
     "run",
     "run_pixels",
 )  # of the C interface

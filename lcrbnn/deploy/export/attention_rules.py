@@ -15,10 +15,10 @@ from lcrbnn.deploy.export.activation_rules import export_softmax
 from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, add_values, describe_shape, multiply_values
 from lcrbnn.deploy.export.constant_calls import make_constant
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout, find_reorderings
+from lcrbnn.deploy.export.layouts import Layout, find_reorderings, simplify_layout
 from lcrbnn.deploy.export.linear_rules import export_matrix_product
 from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements, simplify_layout
+from lcrbnn.deploy.export.view_rules import select_elements
 
 MASKED_SCORE = -1e30  # instead of -inf: its softmax is 0 too
 
@@ -71,7 +71,7 @@ def _add_matrix_product(builder: GraphBuilder, name: str, a: Value, b: Value) ->
     shape = (*leading, m, n)
     layout = Layout(shape, axis, np.arange(h * m * n, dtype=np.int32).reshape(shape))
     product = builder.add_node("matmul", name, operands, (h, m, n), layout=layout, transpose=transpose)
-    simple_layout = simplify_layout(product, layout)
+    simple_layout = simplify_layout(product.shape, layout)
     return product if simple_layout is layout else Value.from_node(product.node, simple_layout)
 
 

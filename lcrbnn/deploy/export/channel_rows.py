@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout
+from lcrbnn.deploy.export.layouts import Layout, simplify_layout
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class ChannelRows:
         if self.pixels is None:
             return Layout(tuple(shape), self.value.layout.batch_axis)
         indices = self.pixels[..., None] * channels + np.arange(channels, dtype=np.int32)
-        return Layout(tuple(shape), self.value.layout.batch_axis, np.moveaxis(indices, -1, self.axis))
+        layout = Layout(tuple(shape), self.value.layout.batch_axis, np.moveaxis(indices, -1, self.axis))
+        return simplify_layout((*self.value.shape[:2], channels), layout)
 
 
 def match_channel_rows(value: Value, axis: int, *, keeps_order: bool = True) -> ChannelRows | None:

@@ -108,7 +108,8 @@ class _ExportingTracer(fx.Tracer):
         """Return a proxy for tensors, and everything else as it is."""
         result = self.results[proxy.node]
         if isinstance(result, tuple | list) and find_tensors(result):
-            return tuple(self._get_item(proxy, index) for index in range(len(result)))
+            items = [self._get_item(proxy, index) for index in range(len(result))]
+            return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
         return proxy if isinstance(result, Value | Tensor | InputError) else result
 
     def _get_item(self, proxy: fx.Proxy, index: int) -> Any:

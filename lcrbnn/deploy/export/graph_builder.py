@@ -78,6 +78,11 @@ class Value:
         """Return a view of the same node: another tensor that may share memory with this one."""
         return replace(self, layout=layout, tensor=TensorState(self.node, layout, self.tensor.aliases))
 
+    def is_same_tensor(self, layout: Layout) -> bool:
+        """Return whether a view with this layout differs only in axes of length 1, so that a write changes both."""
+        layouts = (layout, self.layout)
+        return all(v.stored_indices is None and v.standard_shape == self.shape for v in layouts)
+
     @property
     def shape(self) -> Shape:
         """Height, width, channels of the stored value."""
@@ -234,7 +239,12 @@ class GraphBuilder:
                 name,
                 f"it reads a map that {value.tensor.overwritten_by!r} may have overwritten through another view",
             )
-        return replace(value, node=value.tensor.node, layout=value.tensor.layout)
+        node, layout = value.tensor.node, value.tensor.layout
+        if layout.shape == value.torch_shape:
+            return replace(value, node=node, layout=layout)
+        if layout.stored_indices is not None or value.layout.standard_shape != node.shape:
+            raise_export_error(name, "it reads a view of a map that was overwritten in another layout")
+        return replace(value, node=node)
 
     def remove_unused_nodes(self, outputs: Sequence[Value]) -> None:
         """Remove the nodes that no output depends on."""

@@ -85,6 +85,13 @@ def make_standard_layout(shape: Shape, rank: int) -> Layout:
     return Layout({2: (1, c), 3: (1, w, c)}.get(rank, (1, c, h, w)))
 
 
+def simplify_layout(stored_shape: Shape, layout: Layout) -> Layout:
+    """Return the standard layout if a value of this shape is stored in it, else the same layout."""
+    standard = Layout(layout.shape, layout.batch_axis)
+    is_standard = standard.standard_shape == stored_shape and np.array_equal(layout.indices, standard.indices)
+    return standard if is_standard else layout
+
+
 class Reordering(NamedTuple):
     """A node that reorders the elements of a value: its operator, attributes and output shape."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from lcrbnn.deploy.engine.bits import unpack_signs
 from lcrbnn.deploy.engine.bnn_file import check_file_path, make_parent_folder
 from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
-from lcrbnn.deploy.engine.operators import infer_shapes
+from lcrbnn.deploy.engine.operators import check_vector_output, infer_shapes
 from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import write_atomic
 
@@ -59,14 +59,17 @@ def to_onnx(model: BnnModel) -> bytes:
             "writing ONNX files needs the package onnx, which is not installed: pip install onnx"
         ) from None
     sizes = infer_shapes(model)
+    output = check_vector_output(model, sizes)
     onnx_graph = OnnxGraph(onnx)
     value_names = ["images"]
     for index, node in enumerate(model.nodes):
+        if node.op not in ONNX_RULES:
+            raise InputError(f"the ONNX writer does not support the operator {node.op!r} (node {index}, {node.name!r})")
         channels = sizes[node.inputs[0]][2]
         value_names.append(ONNX_RULES[node.op](onnx_graph, node, [value_names[i] for i in node.inputs], channels))
         onnx_graph.nodes[-1].name = f"{index} {node.name}"
     h, w, c = model.shape
-    onnx_graph.add_node("Flatten", value_names[-1], axis=1)
+    onnx_graph.add_node("Flatten", value_names[output.value], axis=1)
     onnx_graph.nodes[-1].output[0] = "logits"
     make_value_info = onnx.helper.make_tensor_value_info
     float32 = onnx.TensorProto.FLOAT
@@ -74,7 +77,7 @@ def to_onnx(model: BnnModel) -> bytes:
         onnx_graph.nodes,
         model.name or "lcrbnn",
         [make_value_info("images", float32, ["n", c, h, w])],
-        [make_value_info("logits", float32, ["n", len(model.classes)])],
+        [make_value_info("logits", float32, ["n", sizes[output.value][2]])],
         onnx_graph.constants,
     )
     onnx_model = onnx.helper.make_model(

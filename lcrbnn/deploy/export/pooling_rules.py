@@ -57,6 +57,7 @@ def _export_avg_pool(builder: GraphBuilder, name: str, pool: nn.AvgPool2d, x: Va
         raise_export_error(name, "it has ceil_mode together with padding or divisor_override; set ceil_mode=False")
     size = window.kernel[0] * window.kernel[1]
     padded = pad_map(builder, name, x, (pad[1], pad[1], pad[0], pad[0]), "constant", 0.0)
+    padded = require_map(builder, name, padded, None)
     unpadded_window = window._replace(pad=(0, 0, 0, 0))
     if pool.divisor_override is None and pool.count_include_pad:
         return _add_pool(builder, "avgpool", name, unpadded_window, padded)

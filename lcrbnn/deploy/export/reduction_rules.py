@@ -14,10 +14,10 @@ from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, describe_shape, m
 from lcrbnn.deploy.export.channel_rows import check_axis
 from lcrbnn.deploy.export.constant_calls import make_constant
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL, Layout
+from lcrbnn.deploy.export.layouts import FILL, Layout, simplify_layout
 from lcrbnn.deploy.export.padding_rules import export_pad_channels
 from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements, simplify_layout
+from lcrbnn.deploy.export.view_rules import select_elements
 from lcrbnn.nn.models.blocks import PadChannels
 
 
@@ -69,7 +69,7 @@ def _pad_axis(builder: GraphBuilder, name: str, value: Value, axis: int, before:
     stored_shape = (rows, size, channels) if channels > 1 else (1, rows, size)
     layout = Layout(shape, padded.layout.batch_axis, np.arange(prod(shape), dtype=np.int32).reshape(shape))
     arranged = builder.arrange(padded, name, padded.layout.indices.reshape(stored_shape), layout)
-    return Value.from_node(arranged.node, simplify_layout(arranged, layout))
+    return Value.from_node(arranged.node, simplify_layout(arranged.shape, layout))
 
 
 def _export_stack(builder: GraphBuilder, name: str, tensors: Sequence[Any], dim: int = 0) -> Value:
@@ -113,7 +113,7 @@ def _reduce(
         x = _store_reduced_axes_as_pixels(builder, name, value, axes, kept_axes)
     y = add_reduction(x)
     layout = Layout(reduced_shape, value.layout.batch_axis, np.arange(y.shape[2], dtype=np.int32).reshape(reduced_shape))
-    reduced = Value.from_node(y.node, simplify_layout(y, layout))
+    reduced = Value.from_node(y.node, simplify_layout(y.shape, layout))
     if keepdim:
         return reduced
     return select_elements(builder, name, reduced, lambda v: v.squeeze(tuple(axes)))

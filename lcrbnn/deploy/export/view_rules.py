@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from lcrbnn.deploy.export.batch_size import BATCH_SIZE, BatchSize, insert_batch_size
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL, Layout
+from lcrbnn.deploy.export.layouts import FILL, Layout, simplify_layout
 from lcrbnn.nn.models.blocks import Subsample
 
 BATCH_SIZES = (2, 3)  # each function runs for both, which shows whether it keeps the images apart
@@ -52,6 +53,8 @@ def select_elements(
 
     def make_value(*batches: Tensor) -> Value:
         layout = _find_layout(name, value, [b.numpy() for b in batches], layout_fill)
+        if shares_memory and value.is_same_tensor(layout):
+            return replace(value, layout=layout)
         view = Value.from_node(value.node, layout)
         return view.with_memory_of(value) if shares_memory else view
 
@@ -84,14 +87,7 @@ def _find_layout(name: str, value: Value, batches: Sequence[np.ndarray], fill: f
             if not np.array_equal(numbers, np.where(images[0] < 0, FILL, images[0] + image * size)):
                 raise_export_error(name, "its result mixes the images of a batch")
     first_image = np.split(batches[0], BATCH_SIZES[0], axis=axes[0])[0]
-    return simplify_layout(value, Layout(first_image.shape, axes[0], first_image.astype(np.int32), fill))
-
-
-def simplify_layout(value: Value, layout: Layout) -> Layout:
-    """Return the standard layout if a value is stored in it, else the same layout."""
-    standard = Layout(layout.shape, layout.batch_axis)
-    is_standard = standard.standard_shape == value.shape and np.array_equal(layout.indices, standard.indices)
-    return standard if is_standard else layout
+    return simplify_layout(value.shape, Layout(first_image.shape, axes[0], first_image.astype(np.int32), fill))
 
 
 def _make_view_rule(function: Any, *, shares_memory: bool) -> Callable[..., Any]:
@@ -108,7 +104,7 @@ def _make_view_rule(function: Any, *, shares_memory: bool) -> Callable[..., Any]
 
 def export_size(builder: GraphBuilder, name: str, input: Value, dim: int | None = None) -> Any:
     """Return the size of a tensor; its number of images is a BatchSize."""
-    layout = builder.resolve(input, name).layout
+    layout = input.layout
     sizes: list[int | BatchSize] = list(layout.shape)
     sizes[layout.batch_axis] = BATCH_SIZE * layout.shape[layout.batch_axis]
     return tuple(sizes) if dim is None else sizes[dim]
@@ -122,7 +118,7 @@ def _export_attribute(builder: GraphBuilder, name: str, input: Value, attribute:
     if attribute == "shape":
         return export_size(builder, name, input)
     if attribute == "ndim":
-        return len(builder.resolve(input, name).torch_shape)
+        return len(input.torch_shape)
     if attribute == "data":
         return input
     if attribute in ("T", "mT"):
@@ -131,11 +127,11 @@ def _export_attribute(builder: GraphBuilder, name: str, input: Value, attribute:
 
 
 def _export_dim(builder: GraphBuilder, name: str, input: Value) -> int:
-    return len(builder.resolve(input, name).torch_shape)
+    return len(input.torch_shape)
 
 
 def _export_numel(builder: GraphBuilder, name: str, input: Value) -> BatchSize:
-    return BATCH_SIZE * prod(builder.resolve(input, name).torch_shape)
+    return BATCH_SIZE * prod(input.torch_shape)
 
 
 def _export_contiguous(builder: GraphBuilder, name: str, input: Value, *args: Any, **kwargs: Any) -> Value:
@@ -209,12 +205,35 @@ def _export_expand_as(builder: GraphBuilder, name: str, input: Value, other: Val
     return select_elements(builder, name, input, lambda v, *s: v.expand(*s), sizes, shares_memory=True)
 
 
+def _export_unfold(
+    builder: GraphBuilder,
+    name: str,
+    input: Value,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Value:
+    """Return the windows of a map; the border is filled with zeros."""
+    rows, columns = (padding, padding) if isinstance(padding, int) else padding
+
+    def unfold(numbers: Tensor) -> Tensor:
+        return F.unfold(F.pad(numbers, (columns, columns, rows, rows), "constant", FILL), kernel_size, dilation, 0, stride)
+
+    return select_elements(builder, name, input, unfold, fill=0.0)
+
+
+def _export_unfold_module(builder: GraphBuilder, name: str, module: nn.Unfold, x: Value) -> Value:
+    return _export_unfold(builder, name, x, module.kernel_size, module.dilation, module.padding, module.stride)
+
+
 VIEW_MODULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.Flatten: _export_flatten_module,
     Subsample: export_subsample,
+    nn.Unfold: _export_unfold_module,
     **{
         module: _export_view_module
-        for module in (nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Unfold)
+        for module in (nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
     },
 }
 
@@ -241,8 +260,9 @@ VIEW_ROWS: list[tuple[tuple[Any, ...], Callable[..., Any]]] = [
     *(((method,), _make_view_rule(method, shares_memory=False)) for method in COPY_METHODS),
     *(
         ((function,), _make_view_rule(function, shares_memory=False))
-        for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle, F.unfold)
+        for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle)
     ),
+    ((F.unfold,), _export_unfold),
     ((torch.flatten, "flatten"), _make_reshape_rule("flatten")),
     ((torch.reshape, "reshape"), _make_reshape_rule("reshape")),
     (("view",), _make_reshape_rule("view")),

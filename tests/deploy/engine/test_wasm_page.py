@@ -41,7 +41,8 @@ const answers = JSON.parse(fs.readFileSync('asked.json')).map(({ file, images, p
   const plain = Array.from(pixels ? slow.pixels(pixels) : slow.run(images));
   const closed = (model.close(), attempt(() => model.run(images ?? pixels)));
   const part = middle(640, 480, model), sum = probabilities(logits.slice(0, 3));
-  return { shape, classes, input, kernels, plain, logits, closed, part, sum };
+  const outputs = model.outputs.map(({ name, shape }) => [name, shape]);
+  return { shape, classes, input, kernels, outputs, plain, logits, closed, part, sum };
 }));
 console.log(JSON.stringify(answers));
 """
@@ -72,15 +73,18 @@ def run_in_node(page: Path, questions: list[dict[str, object]]) -> list[dict[str
 def test_wasm_in_node_equals_the_compiled_engine(page: Path) -> None:
     rng = np.random.default_rng(0)
     models = dict(make_small_models()) | {"zoo": read_model(page / "model.bnn")}
-    models |= {f"graph {seed}": grow_random_graph(seed).build_model() for seed in range(30)}
-    questions, expected = [], []
+    models |= {f"graph {seed}": grow_random_graph(seed, 1 + seed % 2).build_model() for seed in range(60)}
+    questions, expected, output_lists = [], [], []
     for index, model in enumerate(models.values()):
         (page / f"{index}.bnn").write_bytes(to_bytes(model))
         images = rng.standard_normal((3, *model.shape)).astype(np.float32)
         questions.append({"file": f"{index}.bnn", "images": images.reshape(-1).tolist()})
         with Engine(to_bytes(model), kernel="scalar") as engine:
-            expected.append(engine.run(images))
-    for (name, model), answer, logits in zip(models.items(), run_in_node(page, questions), expected, strict=True):
+            outputs = engine.run_outputs(images)
+            expected.append(np.concatenate([value.reshape(3, -1) for value in outputs.values()], axis=1))
+        output_lists.append([[name, list(value.shape[1:])] for name, value in outputs.items()])
+    answers = run_in_node(page, questions)
+    for (name, model), answer, logits, outputs in zip(models.items(), answers, expected, output_lists, strict=True):
         assert answer["shape"] == list(model.shape), name
         assert answer["classes"] == list(model.classes)
         assert answer["input"]["top"] == model.top
@@ -91,6 +95,7 @@ def test_wasm_in_node_equals_the_compiled_engine(page: Path) -> None:
             if node.op == "bconv"
         }
         assert kernels <= {"simd128"}
+        assert answer["outputs"] == outputs
         assert answer["closed"] == {"error": "this model is closed"}
         wasm_logits = np.array(answer["logits"], np.float32).reshape(logits.shape)
         assert np.abs(wasm_logits - logits).max() <= 1e-5 * max(1, np.abs(logits).max()), name

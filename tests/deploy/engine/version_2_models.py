@@ -10,7 +10,13 @@ import numpy as np
 from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node
 from tests.deploy.engine.small_models import Generator, draw_attributes, draw_normal, make_model, make_window
 
+NodeRow = tuple[str, tuple[int, ...], dict[str, Any]]  # operator, inputs, attributes
 ACTIVATIONS = ("sigmoid", "tanh", "gelu", "gelu_tanh", "silu", "hardsigmoid", "hardswish")
+
+
+def make_nodes(rows: list[NodeRow]) -> list[Node]:
+    """Return the nodes of these rows; each name is the operator and the index."""
+    return [Node(op, f"{op} {i}", inputs, keys) for i, (op, inputs, keys) in enumerate(rows)]
 
 
 def draw_indices(rng: Generator, count: int, size: int) -> np.ndarray:
@@ -100,9 +106,61 @@ def draw_strided(
     return {"shape": new_shape, **keys}, (value,), new_shape
 
 
+def make_attention_model(rng: Generator) -> BnnModel:
+    """Return two heads of attention for 3 tokens of 4 numbers, with a class token, positions and layer norms."""
+    tokens, width = 4, 4
+    to_heads = {"shape": (2, tokens, 2), "lengths": (2, tokens, 2), "strides": (2, width, 1), "offset": 0}
+    from_heads = {"shape": (1, tokens, width), "lengths": (tokens, 2, 2), "strides": (2, 2 * tokens, 1), "offset": 0}
+    norm = draw_normalize(rng, width, 1, spatial=False)
+    rows: list[NodeRow] = [
+        ("take", (0,), {"columns": np.arange(-1, 3, dtype=np.int32)}),
+        ("constant", (), {"value": draw_normal(rng, 1, tokens, width)}),
+        ("add", (1, 2), {}),
+        ("normalize", (3,), norm),
+        ("bconv", (4,), draw_attributes(rng, "bconv", width, width, make_window())),
+        ("bconv", (4,), draw_attributes(rng, "bconv", width, width, make_window())),
+        ("strided", (5,), to_heads),
+        ("strided", (6,), to_heads),
+        ("matmul", (7, 8), {"transpose": 1}),
+        ("softmax", (9,), {}),
+        ("matmul", (10, 8), {"transpose": 0}),
+        ("strided", (11,), from_heads),
+        ("add", (12, 3), {}),
+        ("gelu", (13,), {}),
+        ("bconv", (14,), draw_attributes(rng, "bconv", width, width, make_window())),
+        ("multiply", (15, 13), {}),
+        ("tanh", (16,), {}),
+        ("take", (17,), {"columns": np.zeros(1, np.int32)}),
+    ]
+    return make_model((1, 3, width), *make_nodes(rows))
+
+
+def make_broadcast_model(rng: Generator) -> BnnModel:
+    """Return a model that broadcasts each dimension, with views as inputs and as outputs."""
+    rows: list[NodeRow] = [
+        ("conv", (0,), draw_attributes(rng, "conv", 2, 3, make_window((3, 3), pad=(1, 1, 1, 1)))),
+        ("mean", (1,), {}),
+        ("sigmoid", (2,), {}),
+        ("multiply", (1, 3), {}),
+        ("constant", (), {"value": draw_normal(rng, 3, 1, 1)}),
+        ("add", (5, 4), {}),
+        ("take", (6,), {"channels": np.array([1], np.int32)}),
+        ("multiply", (7, 6), {}),
+        ("bilinear", (8,), {"size": (3, 5), "align_corners": 1}),
+        ("strided", (9,), {"shape": (1, 15, 3), "lengths": (45,), "strides": (1,), "offset": 0}),
+        ("normalize", (10,), draw_normalize(rng, 3, 3, spatial=True)),
+        ("adaptive_avgpool", (11,), {"size": (2, 4)}),
+        ("clamp", (12,), {"low": -0.5, "high": 0.5}),
+        ("elu", (13,), {"alpha": 1.5}),
+    ]
+    model = make_model((3, 4, 2), *make_nodes(rows))
+    outputs = (ModelOutput("logits", 15), ModelOutput("view", 10), ModelOutput("constant", 5), ModelOutput("map", 6))
+    return dataclasses.replace(model, outputs=outputs)
+
+
 def make_version_2_model(rng: Generator) -> BnnModel:
     """Return a model with each operator of version 2, with and without each optional attribute, and three outputs."""
-    rows: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    rows: list[NodeRow] = [
         ("take", (0,), {"rows": draw_indices(rng, 9, 7), "channels": draw_indices(rng, 4, 3), "fill": 0.5}),
         ("take", (1,), {"columns": draw_indices(rng, 6, 6)}),
         ("constant", (), {"value": draw_normal(rng, 9, 1, 4)}),
@@ -126,6 +184,6 @@ def make_version_2_model(rng: Generator) -> BnnModel:
         ("mean", (26,), {}),
         ("mean", (16,), {}),
     ]
-    model = make_model((7, 6, 3), *(Node(op, f"{op} {i}", inputs, keys) for i, (op, inputs, keys) in enumerate(rows)))
+    model = make_model((7, 6, 3), *make_nodes(rows))
     outputs = (ModelOutput("logits", 27), ModelOutput("map", 26), ModelOutput("end", len(model.nodes)))
     return dataclasses.replace(model, outputs=outputs, classes=("a", "b", "c"))

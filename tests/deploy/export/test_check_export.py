@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn.deploy.export.alternatives import MAX_ALTERNATIVES, find_alternatives
 from lcrbnn.deploy.export.export_model import ModelInput, explain_unexportable_method, export_model
+from lcrbnn.deploy.export.graph_builder import ExportError
+from lcrbnn.deploy.export.module_rules import MODULE_RULES
 from lcrbnn.deploy.export.problem_collector import EXPORTABLE_METHODS
 from lcrbnn.errors import InputError
 
@@ -187,6 +189,13 @@ def test_invalid_examples_are_rejected(example: Any, message: str) -> None:
 def test_other_objects_than_modules_are_rejected() -> None:
     with pytest.raises(InputError, match=r"check_export takes a torch\.nn\.Module; got str"):
         lcrbnn.check_export("net", (1, 3, 8, 8))  # type: ignore[arg-type]  # tested here
+
+
+def test_the_error_of_an_unsupported_module_names_at_most_three_alternatives() -> None:
+    with pytest.raises(ExportError, match=r"^the network cannot be exported: Mish has no export rule") as error:
+        export_model(nn.Mish(), ModelInput((8, 8, 3), ()), "x")
+    assert 1 <= len(error.value.alternatives) <= MAX_ALTERNATIVES
+    assert set(error.value.alternatives) <= {kind.__name__ for kind in MODULE_RULES}
 
 
 def test_alternatives_are_similar_operations_first_and_at_most_three() -> None:

@@ -111,8 +111,8 @@ def test_sums_stay_integers_in_openvino(tmp_path: Path) -> None:
     subprocess.run(words, check=True, timeout=120)  # OpenVINO can end its process with a signal
 
 
-def test_every_op_has_a_rule() -> None:
-    assert set(ONNX_RULES) == set(OPERATORS)
+def test_every_op_of_version_1_has_a_rule() -> None:
+    assert {op for op, operator in OPERATORS.items() if operator.version == 1} <= set(ONNX_RULES) <= set(OPERATORS)
 
 
 def test_onnx_files_are_written_atomically(tmp_path: Path) -> None:
