@@ -78,7 +78,7 @@ class LcrVariant:
         """Raise InputError for an unknown name or a number out of range."""
         for field, allowed in LCR_CHOICES.items():
             if getattr(self, field) not in RETIRED_LCR_CHOICES.get(field, {}):
-                lookup(allowed, getattr(self, field), f"retention {field}")
+                lookup(allowed, getattr(self, field), f"retention {field}", "docs/method.md")
         for field in ("sqrt_eigenvalue", "learnable_scale"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(f"{field} must be True or False; got {getattr(self, field)!r}")
@@ -90,7 +90,7 @@ class LcrVariant:
 
     def replace(self, /, **changes: Any) -> LcrVariant:
         """Return a copy with some fields changed."""
-        check_known_names(changes, [f.name for f in fields(self)], "setting of the LCR loss")
+        check_known_names(changes, [f.name for f in fields(self)], "setting of the LCR loss", "docs/method.md")
         return replace(self, **changes)
 
     def reject_retired_choices(self) -> None:

@@ -357,12 +357,12 @@ def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes:
         if old_name in changes:
             raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
     names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
-    check_known_names(changes, names, "argument of Retention")
+    check_known_names(changes, names, "argument of Retention", "help(lcrbnn.Retention)")
     if lcr_weight is not None:
         check_number(lcr_weight, "lcr_weight", low=0)
         changes = {**changes, "weight": lcr_weight}
     if not isinstance(variant, LcrVariant):
-        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
+        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss", "docs/method.md")
     return variant.replace(**changes)
 
 

@@ -61,7 +61,7 @@ def list_members() -> dict[str, ZooMember]:
 
 def find_member(name: str) -> ZooMember:
     """Return the entry of this name, and raise InputError if there is none."""
-    return lookup(list_members(), name, "network of the zoo")
+    return lookup(list_members(), name, "network of the zoo", "lcrbnn zoo")
 
 
 def parse_zoo_name(text: str | Path) -> str | None:

@@ -58,6 +58,13 @@ def export_model(net: nn.Module, images: DataSet | ModelInput, name: str, *, hal
     Batch norms are folded into the layers before them. Folding changes no sign that depends on one integer sum alone.
     `half` stores the weights of real convolutions and linear layers as float16.
     """
+    return convert_network(net, images, name, half=half)
+
+
+def convert_network(
+    net: nn.Module, images: DataSet | ModelInput, name: str, *, half: bool = False, adjusts_rounding: bool = True
+) -> BnnModel:
+    """Return what export_model returns. Without `adjusts_rounding`, which takes most of the time, signs may differ."""
     _check_network(net)
     model_input = _normalize_model_input(images)
     builder = GraphBuilder(model_input.shape)
@@ -68,7 +75,8 @@ def export_model(net: nn.Module, images: DataSet | ModelInput, name: str, *, hal
         readers = {name: NodeBuilder("output", name, [value.node], value.shape) for name, value in outputs.items()}
         nodes = [node for node in fold_affine_nodes([*builder.nodes, *readers.values()]) if node.op != "output"]
         round_to_float32(nodes)
-        adjust_rounding(nodes)
+        if adjusts_rounding:
+            adjust_rounding(nodes)
     index: dict[NodeBuilder, int] = {builder.input_value.node: 0} | {node: i for i, node in enumerate(nodes, 1)}
     model = BnnModel(
         name=name,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 
+from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.batch_size import BatchSize
 from lcrbnn.deploy.export.constant_calls import call_with_constants
 from lcrbnn.deploy.export.function_rules import FUNCTIONS, find_values
@@ -139,7 +141,9 @@ class _ExportingTracer(fx.Tracer):
             path = f"{name}.{target}" if name else str(target)
             return self.export_module(self.builder, path, self.module.get_submodule(str(target)), *args, **kwargs)
         overwritten = _find_overwritten_value(step_name, args, kwargs) if _writes_in_place(call) else None
-        result = _export_function(self.builder, step_name, target, args, kwargs)
+        export = partial(_export_function, self.builder, step_name, target, args, kwargs)
+        checker = self.builder.checker
+        result = export() if checker is None else checker.check_function(export, step_name, target, args, kwargs)
         if overwritten is not None and isinstance(result, Value):
             return self.builder.record_overwrite(step_name, overwritten, result)
         return result
@@ -264,7 +268,10 @@ def _export_function(
     if function is None:
         known_names = sorted({f if isinstance(f, str) else f.__name__ for f in FUNCTIONS})
         raise_export_error(
-            name, f"the function {function_name!r} has no export rule; there are rules for {', '.join(known_names)}"
+            name,
+            f"the function {function_name!r} has no export rule",
+            find_alternatives(function_name, known_names),
+            "lcrbnn.deploy.export.FUNCTIONS lists all",
         )
     try:
         return function(builder, name, *args, **kwargs)

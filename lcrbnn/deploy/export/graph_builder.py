@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -123,14 +123,30 @@ class SlidingWindow(NamedTuple):
         return {name: list(v) if isinstance(v, tuple) else v for name, v in self._asdict().items()}
 
 
+class CallChecker(Protocol):
+    """Observer of every exported call. It may return a replacement for the result of a call that cannot be exported."""
+
+    def check_module(self, export: Callable[[], Any], name: str, module: Any) -> Any:
+        """Return the result of `export()`, which exports one call of a module."""
+
+    def check_function(
+        self, export: Callable[[], Any], name: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the result of `export()`, which exports one call of a function or tensor method."""
+
+
 class GraphBuilder:
-    """A graph under construction: the nodes added so far, in order."""
+    """A graph under construction: the nodes added so far, in order.
+
+    `checker` is set by check_export, which collects the problems of all layers. Otherwise the first problem raises.
+    """
 
     def __init__(self, shape: Shape) -> None:
         """Start with an input of this shape."""
         image = NodeBuilder("image", "image", [], shape)
         self.input_value = Value.from_node(image, make_standard_layout(shape, 4))
         self.nodes: list[NodeBuilder] = []
+        self.checker: CallChecker | None = None
 
     def add_node(
         self,
@@ -241,9 +257,20 @@ class GraphBuilder:
         self.nodes = [node for node in self.nodes if node in needed]
 
 
-def raise_export_error(name: str, reason: str) -> NoReturn:
-    """Raise InputError with the name of the layer and the reason."""
-    raise InputError(f"{f'layer {name!r}' if name else 'the network'} cannot be exported: {reason}")
+class ExportError(InputError):
+    """A layer cannot be exported. `layer` is its name ("" for the network), `alternatives` are what can be exported."""
+
+    def __init__(self, layer: str, reason: str, alternatives: Sequence[str], hint: str) -> None:
+        """Make the message of these parts. `hint` tells where all alternatives are listed."""
+        self.layer, self.reason, self.alternatives = layer, reason, tuple(alternatives)
+        subject = f"layer {layer!r}" if layer else "the network"
+        closest = f"; the closest with a rule: {', '.join(alternatives)}" if alternatives else ""
+        super().__init__(f"{subject} cannot be exported: {reason}{closest}{f' ({hint})' if hint else ''}")
+
+
+def raise_export_error(name: str, reason: str, alternatives: Sequence[str] = (), hint: str = "") -> NoReturn:
+    """Raise ExportError with the name of the layer and the reason."""
+    raise ExportError(name, reason, alternatives, hint)
 
 
 def channels_first_index(shape: Shape) -> np.ndarray:

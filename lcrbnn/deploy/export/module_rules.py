@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from lcrbnn.deploy.export.activation_rules import LayerRule
+from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.fx_tracing import trace_forward
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.activation_rules import LayerRule
 from lcrbnn.deploy.export.layer_rules import LAYER_RULES
 from lcrbnn.deploy.export.transformer_rules import TRANSFORMER_RULES
 from lcrbnn.nn.models.blocks import DoubleBlock, PadChannels, PlainBlock, SingleBlock
@@ -25,6 +27,15 @@ def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: 
     The rule depends on the exact type, because a subclass may compute something else. A custom module has no rule: its
     forward is traced, and the modules that it calls are exported in turn.
     """
+    if builder.checker is None:
+        return _apply_module_rule(builder, name, module, inputs, options)
+    export = partial(_apply_module_rule, builder, name, module, inputs, options)
+    return builder.checker.check_module(export, name, module)
+
+
+def _apply_module_rule(
+    builder: GraphBuilder, name: str, module: nn.Module, inputs: Sequence[Any], options: dict[str, Any]
+) -> Any:
     _check_hooks(name, module)
     kind = type(module)
     if kind in TRANSFORMER_RULES:
@@ -43,8 +54,13 @@ def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: 
             "it is parametrized; make its parameters plain with torch.nn.utils.parametrize.remove_parametrizations",
         )
     if kind.__module__.startswith("torch."):
-        known_names = ", ".join(dict.fromkeys(kind.__name__ for kind in MODULE_RULES))
-        raise_export_error(name, f"{kind.__name__} has no export rule; there are rules for {known_names}")
+        known_names = [k.__name__ for k in (*MODULE_RULES, *TRANSFORMER_RULES) if k.__module__.startswith("torch.")]
+        raise_export_error(
+            name,
+            f"{kind.__name__} has no export rule",
+            find_alternatives(kind.__name__, known_names),
+            "lcrbnn.deploy.export.MODULE_RULES lists all",
+        )
     return trace_forward(builder, name, module, inputs, options, export_module)
 
 

@@ -199,7 +199,7 @@ class Method:
 
     def configure(self, bits: str | None = None, **options: Any) -> Method:
         """Return the method with other bits ("weights/activations", as papers write them) and options."""
-        check_known_names(options, self.option_names(), f"option of {self.name}")
+        check_known_names(options, self.option_names(), f"option of {self.name}", "docs/methods.md")
         method = replace(self, options={**self.options, **options})
         if bits is None:
             return method

@@ -29,7 +29,7 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 def find_dataset(spec: TrainSpec, class_names: tuple[str, ...] = ()) -> DataSet:
     """Return the data set of a spec. With class names, opening images of other classes raises InputError."""
-    dataset = lookup(DATASETS, spec.dataset, "data set")
+    dataset = lookup(DATASETS, spec.dataset, "data set", "lcrbnn data")
     if dataset.find_image_folder is None:
         for name in ("image_size", "num_classes", "skip_broken_images"):
             if getattr(spec, name):
@@ -72,7 +72,7 @@ def check_class_names(class_names: tuple[str, ...], folder: Path) -> None:
 
 def fill_in_num_classes(spec: TrainSpec, folder: Path) -> TrainSpec:
     """Return the spec with the number of class folders, if neither the data set nor the spec sets `num_classes`."""
-    dataset = lookup(DATASETS, spec.dataset, "data set")
+    dataset = lookup(DATASETS, spec.dataset, "data set", "lcrbnn data")
     if dataset.find_image_folder is None or dataset.num_classes or spec.num_classes:
         return spec
     return spec.replace(num_classes=len(dataset.find_image_folder(folder).classes))
@@ -103,7 +103,7 @@ class DataAccess:
         """Raise InputError for values out of range."""
         check_number(self.workers, "workers", low=-1, high=4096, integer=True)
         check_number(self.worker_timeout_s, "worker_timeout_s", low=0.1)
-        lookup(CACHE_MODES, self.cache_images, "value of cache_images")
+        lookup(CACHE_MODES, self.cache_images, "value of cache_images", "lcrbnn train --help")
 
     def count_workers(self, num_runs: int = 1) -> int:
         """Return the number of worker processes per run, if this process trains `num_runs` runs in parallel."""

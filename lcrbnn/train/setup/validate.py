@@ -57,7 +57,7 @@ def check_referenced_run_images(spec: TrainSpec, runs_folder: Path, splits: RunS
 def validate_spec(spec: TrainSpec) -> None:
     """Raise InputError if a spec is invalid. Its images and the runs that it names are not read."""
     find_dataset(spec)
-    lookup(MODELS, spec.model, "network")
+    lookup(MODELS, spec.model, "network", "lcrbnn models")
     variant, method = build_lcr_variant(spec), configure_method(spec)
     if variant.weight > 0 and method is None:
         raise InputError(
