@@ -83,8 +83,8 @@ def _replace_modules(model: nn.Module, replacements: dict[nn.Module, nn.Module])
 def _disable_fast_paths(model: nn.Module) -> dict[nn.TransformerEncoderLayer, int]:
     """Disable the fast path of encoder layers with binary layers, and return the flags that were changed.
 
-    In evaluation mode, the fast path would read the latent weights of the linear layers without binarizing them. PyTorch
-    takes it only if the activation is known to be a ReLU or GELU.
+    In evaluation mode, the fast path would read the latent weights of the linear layers without binarizing them.
+    PyTorch takes it only if the activation is known to be a ReLU or GELU.
     """
     flags = {}
     for module in model.modules():

@@ -35,7 +35,7 @@ def add_elementwise(
 
 
 def add_clamp(builder: GraphBuilder, name: str, x: Value, low: Any, high: Any) -> Value:
-    """Add a node that limits each element; None is no limit. Limits of -1 and 1, or of 0 alone, have their own nodes."""
+    """Add a node that limits each element; None is no limit. Limits of -1 and 1, or of 0, have their own nodes."""
     for limit in (low, high):
         if limit is not None and not isinstance(limit, int | float):
             raise TypeError("a limit is not a number")
@@ -69,8 +69,6 @@ def _export_prelu(builder: GraphBuilder, name: str, module: nn.PReLU, x: Value) 
         raise_export_error(name, f"it has {module.num_parameters} slopes, but gets {channels} channels")
     slope = rows.reorder(to_array(module.weight))
     return builder.add_node("prelu", name, rows.value, torch_function=module, slope=slope)
-
-
 
 
 def _export_leaky_relu(builder: GraphBuilder, name: str, module: nn.LeakyReLU, x: Value) -> Value:
@@ -137,7 +135,9 @@ def _export_celu(builder: GraphBuilder, name: str, module: nn.CELU, x: Value) ->
     alpha = float(module.alpha)
     if alpha == 1:
         return add_elementwise(builder, name, "elu", x, alpha=1.0)
-    y = add_elementwise(builder, f"{name}.elu", "elu", multiply_values(builder, f"{name}.quotient", x, 1 / alpha), alpha=1.0)
+    y = add_elementwise(
+        builder, f"{name}.elu", "elu", multiply_values(builder, f"{name}.quotient", x, 1 / alpha), alpha=1.0
+    )
     return multiply_values(builder, name, y, alpha)
 
 
@@ -241,12 +241,12 @@ def _make_row(targets: tuple[Any, ...], make_module: Callable[..., nn.Module]) -
 
 
 ACTIVATION_ROWS: list[FunctionRow] = [
-    _make_row((F.relu, torch.relu, F.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()),
+    _make_row((F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()),
     _make_row(
         (F.hardtanh, F.hardtanh_),
         lambda min_val=-1.0, max_val=1.0, inplace=False: nn.Hardtanh(min_val, max_val),
     ),
-    ((torch.clamp, torch.clip, "clamp", "clamp_", "clip", "clip_"), _export_clamp),
+    ((torch.clamp, torch.clip, torch.clamp_, torch.clip_, "clamp", "clamp_", "clip", "clip_"), _export_clamp),
     ((torch.clamp_min, "clamp_min"), _export_clamp_min),
     ((torch.clamp_max, "clamp_max"), _export_clamp_max),
     _make_row((F.relu6,), lambda inplace=False: nn.ReLU6()),

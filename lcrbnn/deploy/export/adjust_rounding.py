@@ -18,7 +18,14 @@ from lcrbnn.deploy.engine.graph import BnnModel, Node
 from lcrbnn.deploy.engine.reference import compute_signs, compute_values
 from lcrbnn.deploy.export.graph_builder import NodeBuilder, find_consumers, raise_export_error
 
-ELEMENTWISE_OPS = ("affine", "hardtanh", "relu", "prelu", "shift", "clamp")  # operators that act on each element separately
+ELEMENTWISE_OPS = (
+    "affine",
+    "hardtanh",
+    "relu",
+    "prelu",
+    "shift",
+    "clamp",
+)  # operators that act on each element separately
 SELECTION_OPS = ("maxpool", "subsample")  # operators that return some of their input elements
 MAX_CHUNK_ELEMENTS = 2**22  # per evaluation, to bound memory
 SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]  # tried for b: 1, 1.5, 2, 3, 4, 6 ... ulps

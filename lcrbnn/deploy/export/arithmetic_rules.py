@@ -69,9 +69,7 @@ def combine_values(builder: GraphBuilder, name: str, op: str, a: Value, b: Value
         result_layout = Layout(shape, axes.pop())
         places, stored_shape, operands = result_layout.indices, result_layout.standard_shape, [a, b]
     arranged = [
-        v
-        if v.layout is result_layout
-        else _broadcast_to_places(builder, name, v, places, stored_shape)
+        v if v.layout is result_layout else _broadcast_to_places(builder, name, v, places, stored_shape)
         for v in operands
     ]
     return builder.add_node(op, name, arranged, stored_shape, layout=result_layout)
@@ -132,7 +130,8 @@ def _pad_shape(name: str, x: Value, constant: Tensor) -> tuple[int, ...]:
         raise_export_error(
             name,
             f"it combines a constant of the shape {tuple(constant.shape)} with a tensor of the shape "
-            f"{describe_shape(x)}; the constant must have the size 1 where the tensor has the images (n), and no more axes",
+            f"{describe_shape(x)}; the constant must have the size 1 where the tensor has the images (n), and "
+            "no more axes",
         )
     return shape
 
@@ -207,6 +206,16 @@ def _export_power(builder: GraphBuilder, name: str, input: Any, exponent: Any) -
     return square if exponent == 2 else multiply_values(builder, f"{name}.cube", square, input)
 
 
+def _export_addcmul(
+    builder: GraphBuilder, name: str, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1
+) -> Value:
+    """Export input + value * tensor1 * tensor2."""
+    if isinstance(tensor1, Value) or isinstance(tensor2, Value):
+        product = multiply_values(builder, f"{name}.product", tensor1, tensor2)
+        return _export_add(builder, name, input, product, alpha=value)
+    return _export_add(builder, name, input, tensor1 * tensor2 * value)
+
+
 def _export_square(builder: GraphBuilder, name: str, input: Value) -> Value:
     return _export_power(builder, name, input, 2)
 
@@ -228,5 +237,6 @@ ARITHMETIC_ROWS: list[FunctionRow] = [
     ((operator.neg, torch.neg, "neg", "neg_"), _export_negate),
     ((operator.pow, torch.pow, "pow"), _export_power),
     ((torch.square, "square"), _export_square),
+    ((torch.addcmul, "addcmul"), _export_addcmul),
     ((operator.abs, torch.abs, "abs"), _export_absolute),
 ]

@@ -41,7 +41,9 @@ def _make_matrices(builder: GraphBuilder, name: str, constant: Tensor, value: Va
     rank, axis = len(value.torch_shape), value.layout.batch_axis
     shape = (1,) * (rank - constant.dim()) + tuple(constant.shape)
     if len(shape) != rank or shape[axis] != 1:
-        raise_export_error(name, f"it multiplies a constant {tuple(constant.shape)} and a tensor {describe_shape(value)}")
+        raise_export_error(
+            name, f"it multiplies a constant {tuple(constant.shape)} and a tensor {describe_shape(value)}"
+        )
     return make_constant(builder, name, to_array(constant).reshape(shape), axis)
 
 
@@ -91,7 +93,7 @@ def _export_einsum(builder: GraphBuilder, name: str, equation: str, *operands: A
     if len(images) != 1 or not images <= set(output):
         raise ValueError("the axes of the images differ, or the sum includes them")
     image = images.pop()
-    shared = [letter for letter in output if letter in first and letter in second or letter == image]
+    shared = [letter for letter in output if (letter in first and letter in second) or letter == image]
     summed = [letter for letter in first if letter in second and letter not in output]
     free = [[letter for letter in output if letter in term and letter not in shared] for term in terms]
     sides = []
@@ -120,7 +122,14 @@ def _export_einsum(builder: GraphBuilder, name: str, equation: str, *operands: A
 
 
 def _arrange_factor(
-    builder: GraphBuilder, name: str, x: Value, term: str, shared: list[str], own: list[str], summed: list[str], is_left: bool
+    builder: GraphBuilder,
+    name: str,
+    x: Value,
+    term: str,
+    shared: list[str],
+    own: list[str],
+    summed: list[str],
+    is_left: bool,
 ) -> Value:
     """Return a factor with the axes (shared letters, own letters as one, summed letters as one), or with the last two
     axes swapped."""

@@ -24,7 +24,9 @@ class BatchSize:
         """Return the quotient by a divisor of the factor, or by another number of images."""
         if isinstance(other, BatchSize):
             return self.factor // other.factor if self.factor % other.factor == 0 else NotImplemented
-        return BatchSize(self.factor // other) if isinstance(other, int) and self.factor % other == 0 else NotImplemented
+        return (
+            BatchSize(self.factor // other) if isinstance(other, int) and self.factor % other == 0 else NotImplemented
+        )
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same multiple of the number of images."""
@@ -50,6 +52,4 @@ BATCH_SIZE = BatchSize()
 
 def insert_batch_size(arguments: Any, num_images: int) -> Any:
     """Return nested arguments with every BatchSize replaced by the size of a batch of `num_images`."""
-    return map_aggregate(
-        arguments, lambda item: item.factor * num_images if isinstance(item, BatchSize) else item
-    )
+    return map_aggregate(arguments, lambda item: item.factor * num_images if isinstance(item, BatchSize) else item)

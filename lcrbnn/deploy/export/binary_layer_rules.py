@@ -25,8 +25,8 @@ from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 
-# On a CPU, the GELU of PyTorch is exactly 0, with the sign +1, below about -5.5, because 1 + erf(x) rounds to 0. The GELU
-# of the format is exact there, between this number and 0. Only numbers within 2e-7 of 0 get another sign than in PyTorch.
+# On a CPU, the GELU of PyTorch is exactly 0, with the sign +1, below about -5.5, because 1 + erf(x) rounds to 0. There,
+# the GELU of the format is between this number and 0. Only inputs within 2e-7 of 0 get another sign than in PyTorch.
 GELU_THRESHOLD = np.float32(-8e-8)
 FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
 
@@ -79,7 +79,10 @@ def _export_binary_layer(
             raise_export_error(name, f"its real input is padded with {padding_value:g}, but the format pads with 0")
     else:
         scale, offset = _activation_scale_and_offset(name, layer, spatial is not None)
-        attributes |= {"threshold": _find_threshold(name, layer, input_rows), "pad_sign": _find_pad_sign(name, layer, window)}
+        attributes |= {
+            "threshold": _find_threshold(name, layer, input_rows),
+            "pad_sign": _find_pad_sign(name, layer, window),
+        }
         b = a * offset * signs.reshape(len(signs), -1).sum(1, dtype=np.float64)
         a = a * scale
     if layer.bias is not None:

@@ -35,7 +35,9 @@ def call_with_constants(
                 return getattr(positional[0], target)(*positional[1:], **keywords)
             return target(*positional, **keywords)
 
-    sizes = [item for part in (*args, *kwargs.values()) for item in (part if isinstance(part, tuple | list) else (part,))]
+    sizes = [
+        item for part in (*args, *kwargs.values()) for item in (part if isinstance(part, tuple | list) else (part,))
+    ]
     try:
         if not any(isinstance(item, BatchSize) for item in sizes):
             return call(0)
@@ -55,7 +57,9 @@ def _make_batch_constant(builder: GraphBuilder, name: str, batches: Sequence[np.
         for axis in range(first.ndim)
         if first.ndim == second.ndim and first.shape[axis] * BATCH_SIZES[1] == second.shape[axis] * BATCH_SIZES[0]
     ]
-    parts = [part for b, n in zip(batches, BATCH_SIZES, strict=True) for part in np.split(b, n, axes[0])] if axes else []
+    parts = (
+        [part for b, n in zip(batches, BATCH_SIZES, strict=True) for part in np.split(b, n, axes[0])] if axes else []
+    )
     if len(axes) != 1 or not all(np.array_equal(part, parts[0]) for part in parts):
         raise_export_error(name, "its result depends on the number of images")
     return make_constant(builder, name, parts[0], axes[0])

@@ -114,14 +114,13 @@ def _arrange_outputs(builder: GraphBuilder, result: Any) -> dict[str, Value]:
     """Return the outputs of a network by name, each in the standard layout; the result may be nested."""
     outputs: dict[str, Value] = {}
     for name, value in _name_outputs(result, ""):
+        title = f"its output {name or 'output'!r}"
         if not isinstance(value, Value):
-            raise_export_error("", f"its output {name or 'output'!r} is a {type(value).__name__}, not a tensor of the images")
+            raise_export_error("", f"{title} is a {type(value).__name__}, not a tensor of the images")
         value, shape = builder.resolve(value, ""), value.torch_shape
         if value.layout.batch_axis != 0 or shape[0] != 1 or len(shape) > 4:
-            raise_export_error(
-                "", f"its output {name or 'output'!r} has the shape {describe_shape(value)}; the images must be on the first of at "
-                "most 4 axes"
-            )  # fmt: skip
+            reason = f"has the shape {describe_shape(value)}; the images must be on the first of at most 4 axes"
+            raise_export_error("", f"{title} {reason}")
         outputs[name or "output"] = _arrange_output(builder, value)
     if len({value.node for value in outputs.values()}) != len(outputs):
         outputs = {name: _copy_output(builder, name, value) for name, value in outputs.items()}

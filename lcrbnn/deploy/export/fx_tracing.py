@@ -1,8 +1,8 @@
 """Export custom modules: torch.fx traces the calls of their forward; function_rules has a rule for each.
 
-Each call is exported when the forward makes it. The forward therefore knows the shape of every map, and it can depend on
-shapes. A forward that depends on the values of a map cannot be traced. Modules that the forward calls are exported by
-their own rules.
+Each call is exported when the forward makes it. The forward therefore knows the shape of every map, and it can depend
+on shapes. A forward that depends on the values of a map cannot be traced. Modules that the forward calls are exported
+by their own rules.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _ExportingTracer(fx.Tracer):
     def _export_node(self, call: fx.Node) -> Any:
         args, kwargs = fx.node.map_arg((call.args, call.kwargs), lambda node: self.results[node])
         errors = [item for item in flatten_arguments((args, kwargs)) if isinstance(item, InputError)]
-        is_always_needed = call.op != "call_function" and call.op != "call_method" or _may_write(call)
+        is_always_needed = (call.op != "call_function" and call.op != "call_method") or _may_write(call)
         if errors and is_always_needed:
             raise errors[0]
         try:
@@ -150,13 +150,18 @@ class _ExportingTracer(fx.Tracer):
 
     def _bind_argument(self, call: fx.Node) -> Any:
         name = str(call.target)
+        if name.startswith("*"):
+            rest = dict(self.unused_options) if name.startswith("**") else tuple(self.unused_inputs)
+            (self.unused_options if name.startswith("**") else self.unused_inputs).clear()
+            return rest
         if name in self.unused_options:
             return self.unused_options.pop(name)
         if self.unused_inputs:
             return self.unused_inputs.pop(0)
         if not call.args:
             raise_export_error(
-                self.module_name, f"the forward of {type(self.module).__name__} needs the argument {name!r}, but gets none"
+                self.module_name,
+                f"the forward of {type(self.module).__name__} needs the argument {name!r}, but gets none",
             )
         return call.args[0]  # its default
 
@@ -172,7 +177,7 @@ class _ExportingTracer(fx.Tracer):
         length = result.shape[0] if isinstance(result, Tensor) else result.torch_shape[0]
         if isinstance(result, Value) and result.layout.batch_axis == 0:
             raise TypeError("the images of a batch are unpacked")
-        return [obj[index] for index in range(length)]
+        return [obj[index] for index in range(length)]  # type: ignore[index]  # a proxy has operators
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         return iter(self.unpack(obj))
@@ -233,18 +238,16 @@ def trace_forward(
         raise
     except Exception as error:  # a forward can raise any error for a proxy input
         error_text = " ".join(str(error).split())[:200]
-        raise_export_error(
-            name, f"the forward of {class_name} cannot be traced ({error_text or type(error).__name__})"
-        )
+        raise_export_error(name, f"the forward of {class_name} cannot be traced ({error_text or type(error).__name__})")
     if not torch.equal(rng_state, torch.get_rng_state()):
         raise_export_error(name, f"the forward of {class_name} draws random numbers")
     if tracer.unused_inputs or tracer.unused_options:
         raise_export_error(name, f"the forward of {class_name} gets more arguments than it takes")
     (output,) = (call for call in calls.nodes if call.op == "output")
     result = fx.node.map_arg(output.args[0], lambda node: tracer.results[node])
-    for error in flatten_arguments(result):
-        if isinstance(error, InputError):
-            raise error
+    errors = [item for item in flatten_arguments(result) if isinstance(item, InputError)]
+    if errors:
+        raise errors[0]
     return result
 
 
@@ -256,9 +259,7 @@ def _find_overwritten_value(name: str, args: Sequence[Any], kwargs: dict[str, An
     return target
 
 
-def _export_function(
-    builder: GraphBuilder, name: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def _export_function(builder: GraphBuilder, name: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the result of a function or method: a Value, or what PyTorch returns if no map is involved."""
     function = FUNCTIONS.get(target)
     function_name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))

@@ -166,7 +166,9 @@ class GraphBuilder:
         if layout is None:
             first = values[0]
             keeps_layout = shape is None or shape == first.shape
-            layout = first.layout if keeps_layout else make_standard_layout(shape or first.shape, len(first.torch_shape))
+            layout = (
+                first.layout if keeps_layout else make_standard_layout(shape or first.shape, len(first.torch_shape))
+            )
         node = NodeBuilder(
             op,
             name,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
 from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
@@ -45,8 +46,10 @@ def _add_conv(
     builder: GraphBuilder, name: str, x: Value, weight: np.ndarray, bias: Tensor | None, window: SlidingWindow
 ) -> Value:
     shape = (*window.output_size(x.shape, name), len(weight))
-    attributes = {"weight": weight} | ({} if bias is None else {"bias": to_array(bias).astype(np.float64)})
-    return builder.add_node("conv", name, x, shape, None, **attributes, **window.to_attributes())
+    attributes: dict[str, Any] = {"weight": weight} | (
+        {} if bias is None else {"bias": to_array(bias).astype(np.float64)}
+    )
+    return builder.add_node("conv", name, x, shape, None, None, **attributes, **window.to_attributes())
 
 
 def find_feature_rows(builder: GraphBuilder, name: str, x: Value, features: int, axis: int = -1) -> ChannelRows:
@@ -79,13 +82,14 @@ def _export_linear(builder: GraphBuilder, name: str, linear: nn.Linear, x: Value
 
 
 def _export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x: Value) -> Value:
-    """Export a binary convolution; the sign of a padded input is the padded sign, unless it depends on the whole map."""
+    """Export a binary convolution. A padded input has the padded signs, unless they depend on the whole map."""
     x, window = _require_padded_map(builder, name, layer, x)
     value = export_binary_conv(builder, name, layer, x, window)
     pads_input = layer.padding_mode != "zeros" and any(layer._reversed_padding_repeated_twice)
     if pads_input and isinstance(value.node.attributes.get("threshold"), str):
         raise_export_error(
-            name, f"{layer.method.name} compares its input with the mean of the map, so the padding mode must be 'zeros'"
+            name,
+            f"{layer.method.name} compares its input with the mean of the map, so the padding mode must be 'zeros'",
         )
     return value
 
@@ -121,17 +125,25 @@ def _export_transposed_conv(builder: GraphBuilder, name: str, conv: nn.ConvTrans
     weight = to_array(conv.weight).astype(np.float64)  # [in, out / groups, kh, kw]
     weight = weight.reshape(groups, -1, *weight.shape[1:])[..., ::-1, ::-1]  # group, in, out, kh, kw
     weight = weight.transpose(0, 2, 3, 4, 1).reshape(conv.out_channels, *conv.kernel_size, -1)
-    window = SlidingWindow((conv.kernel_size[0], conv.kernel_size[1]), dilation=(conv.dilation[0], conv.dilation[1]), groups=groups)
+    window = SlidingWindow(
+        (conv.kernel_size[0], conv.kernel_size[1]), dilation=(conv.dilation[0], conv.dilation[1]), groups=groups
+    )
     return _add_conv(builder, name, padded, weight, conv.bias, window)
+
+
+def _make_conv(*arguments: Any) -> nn.Conv2d:
+    """Return a convolution without initial values, because the export must not draw random numbers."""
+    conv: nn.Conv2d = skip_init(nn.Conv2d, *arguments)
+    return conv
 
 
 def _export_conv_1d(builder: GraphBuilder, name: str, conv: nn.Conv1d, x: Value) -> Value:
     """Export as a convolution over a map of one row."""
     check_sequence(name, x)
-    wide_conv = nn.Conv2d(
-        conv.in_channels, conv.out_channels, (1, conv.kernel_size[0]), (1, conv.stride[0]),
-        conv.padding if isinstance(conv.padding, str) else (0, int(conv.padding[0])), (1, conv.dilation[0]), conv.groups,
-        conv.bias is not None, conv.padding_mode,
+    padding = conv.padding if isinstance(conv.padding, str) else (0, int(conv.padding[0]))
+    wide_conv = _make_conv(
+        conv.in_channels, conv.out_channels, (1, conv.kernel_size[0]), (1, conv.stride[0]), padding,
+        (1, conv.dilation[0]), conv.groups, conv.bias is not None, conv.padding_mode,
     )  # fmt: skip
     wide_conv.weight.data.copy_(conv.weight[:, :, None])
     if conv.bias is not None and wide_conv.bias is not None:
@@ -151,9 +163,7 @@ LINEAR_MODULES: dict[type[nn.Module], LayerRule] = {
 }
 
 
-def _export_linear_function(
-    builder: GraphBuilder, name: str, input: Value, weight: Any, bias: Any = None
-) -> Value:
+def _export_linear_function(builder: GraphBuilder, name: str, input: Value, weight: Any, bias: Any = None) -> Value:
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor | None):
         raise TypeError("the weight or the bias is not a constant")
     return export_matrix_product(builder, name, input, weight, bias)
@@ -173,7 +183,7 @@ def _export_conv_function(
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor | None):
         raise TypeError("the weight or the bias is not a constant")
     out_channels, in_channels, *kernel = weight.shape
-    conv = nn.Conv2d(
+    conv = _make_conv(
         in_channels * groups, out_channels, (kernel[0], kernel[1]), stride, padding, dilation, groups, bias is not None
     )
     conv.weight.data.copy_(weight)

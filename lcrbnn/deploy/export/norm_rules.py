@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
 from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
-from lcrbnn.deploy.export.channel_rows import find_channel_rows
+from lcrbnn.deploy.export.channel_rows import ChannelRows, find_channel_rows
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
 from lcrbnn.deploy.export.sign_rules import to_array
 from lcrbnn.deploy.export.view_rules import select_elements
 
+MAX_L2_EPS = 1e-8  # of F.normalize: a larger one would change the result visibly
 FLOAT32_EPS = float(torch.finfo(torch.float32).eps)  # the eps of an RMS norm without eps
 
 
@@ -53,7 +54,7 @@ def _check_channels(name: str, channels: int, x: Value) -> None:
         raise_export_error(name, f"it needs {channels} input {kind}, but gets {size}")
 
 
-def _affine_of(weight: Tensor | None, bias: Tensor | None, size: int) -> dict[str, np.ndarray]:
+def _affine_of(weight: Tensor | None, bias: Tensor | None, size: int) -> dict[str, Any]:
     a = np.ones(size) if weight is None else to_array(weight).reshape(-1).astype(np.float64)
     b = np.zeros(size) if bias is None else to_array(bias).reshape(-1).astype(np.float64)
     return {"a": a, "b": b}
@@ -101,21 +102,32 @@ def export_rms_norm(
 ) -> Value:
     """Add an RMS norm over the last axes: a layer norm of x and -x, whose mean is 0."""
     row_view, restore = _flatten_last_axes(builder, name, input, normalized_shape)
+    a = _affine_of(weight, None, prod(normalized_shape))["a"]
     rows = find_channel_rows(builder, name, row_view, -1)
-    channels = prod(normalized_shape)
-    doubled_layout = rows.make_layout(2 * channels)
-    h, w, _ = rows.value.shape
-    indices = np.arange(channels, dtype=np.int32)
+    return restore(_add_rms_norm(builder, name, rows, a, FLOAT32_EPS if eps is None else float(eps)))
+
+
+def _add_rms_norm(builder: GraphBuilder, name: str, rows: ChannelRows, a: np.ndarray, eps: float) -> Value:
+    h, w, channels = rows.value.shape
+    doubled_layout, shape = rows.make_layout(2 * channels), (h, w, 2 * channels)
+    indices, zero = np.arange(channels, dtype=np.int32), np.zeros(2 * channels)
     x = builder.add_node(
-        "take", f"{name}.twice", rows.value, (h, w, 2 * channels), layout=doubled_layout, channels=np.tile(indices, 2)
+        "take", f"{name}.twice", rows.value, shape, layout=doubled_layout, channels=np.tile(indices, 2)
     )
-    signs = np.repeat([1.0, -1.0], channels)
-    x = builder.add_node("affine", f"{name}.signs", x, a=signs, b=np.zeros(2 * channels))
-    a = np.tile(_affine_of(weight, None, channels)["a"], 2)
-    eps = FLOAT32_EPS if eps is None else float(eps)
-    x = builder.add_node("normalize", f"{name}.norm", x, groups=1, spatial=0, eps=eps, a=a, b=np.zeros(2 * channels))
-    y = builder.add_node("take", name, x, (h, w, channels), layout=rows.make_layout(channels), channels=indices)
-    return restore(y)
+    x = builder.add_node("affine", f"{name}.signs", x, a=np.repeat([1.0, -1.0], channels), b=zero)
+    x = builder.add_node("normalize", f"{name}.norm", x, groups=1, spatial=0, eps=eps, a=np.tile(a, 2), b=zero)
+    return builder.add_node("take", name, x, (h, w, channels), layout=rows.make_layout(channels), channels=indices)
+
+
+def _export_l2_normalize(
+    builder: GraphBuilder, name: str, input: Value, p: float = 2.0, dim: int = 1, eps: float = 1e-12
+) -> Value:
+    """Export x / |x| as an RMS norm; vectors that are shorter than eps are 0 in practice, and stay 0."""
+    if p != 2 or eps > MAX_L2_EPS:
+        raise ValueError("only the L2 norm with a small eps can be exported")
+    rows = find_channel_rows(builder, name, input, dim)
+    channels = rows.value.shape[2]
+    return _add_rms_norm(builder, name, rows, np.full(channels, channels**-0.5), eps**2 / channels)
 
 
 def _export_rms_norm_module(builder: GraphBuilder, name: str, norm: nn.RMSNorm, x: Value) -> Value:
@@ -139,10 +151,10 @@ def _export_group_norm(
     channels = rows.value.shape[2]
     attributes = _affine_of(weight, bias, channels)
     if channels % num_groups or len(attributes["a"]) != channels:
-        raise_export_error(name, f"its {num_groups} groups and {len(attributes['a'])} weights do not fit {channels} channels")
-    return builder.add_node(
-        "normalize", name, rows.value, groups=num_groups, spatial=1, eps=float(eps), **attributes
-    )
+        raise_export_error(
+            name, f"its {num_groups} groups and {len(attributes['a'])} weights do not fit {channels} channels"
+        )
+    return builder.add_node("normalize", name, rows.value, groups=num_groups, spatial=1, eps=float(eps), **attributes)
 
 
 def _export_group_norm_module(builder: GraphBuilder, name: str, norm: nn.GroupNorm, x: Value) -> Value:
@@ -171,4 +183,5 @@ NORM_ROWS: list[FunctionRow] = [
     ((F.layer_norm,), export_layer_norm),
     ((F.rms_norm,), export_rms_norm),
     ((F.group_norm,), _export_group_norm),
+    ((F.normalize,), _export_l2_normalize),
 ]

@@ -62,8 +62,8 @@ class OnnxGraph:
 def to_onnx(model: BnnModel) -> bytes:
     """Return an ONNX file with the float32 input "images" (n, c, h, w).
 
-    A model of one vector has the output "logits" (n, classes). The outputs of any other model have their own names. Maps
-    are (n, c, h, w) and vectors are (n, c).
+    A model of one vector has the output "logits" (n, classes). The outputs of any other model have their own names.
+    Maps are (n, c, h, w) and vectors are (n, c).
     """
     try:
         import onnx
@@ -91,7 +91,9 @@ def to_onnx(model: BnnModel) -> bytes:
         attributes: dict[str, Any] = {"axis": 1} if is_vector else {}
         onnx_graph.add_node("Flatten" if is_vector else "Identity", value_names[value], **attributes)
         onnx_graph.nodes[-1].output[0] = name
-        output_infos.append(make_value_info(name, float32, ["n", channels] if is_vector else ["n", channels, rows, columns]))
+        output_infos.append(
+            make_value_info(name, float32, ["n", channels] if is_vector else ["n", channels, rows, columns])
+        )
     graph_proto = onnx.helper.make_graph(
         onnx_graph.nodes,
         model.name or "lcrbnn",

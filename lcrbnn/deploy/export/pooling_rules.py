@@ -121,12 +121,11 @@ def resize(
         return select_elements(builder, name, x, lambda v: v[:, :, rows.long()][..., columns.long()])
     resized = F.interpolate(torch.zeros(1, 1, h, w), **options, mode="bilinear", align_corners=align_corners).shape[2:]
     factors = (scale_factor,) * 2 if isinstance(scale_factor, int | float) else scale_factor
-    if factors is not None and not recompute_scale_factor and not align_corners:
-        if any(factor * n != r for factor, n, r in zip(factors, (h, w), resized, strict=True)):
-            raise_export_error(
-                name, f"it resizes {h} x {w} by {factors}, which is not a whole number of pixels; state the size instead"
-            )
-    attributes = {"size": list(resized), "align_corners": int(bool(align_corners))}
+    uses_factors = factors is not None and not recompute_scale_factor and not align_corners
+    if uses_factors and any(factor * n != r for factor, n, r in zip(factors, (h, w), resized, strict=True)):
+        reason = f"it resizes {h} x {w} by {factors}, which is not a whole number of pixels; state the size instead"
+        raise_export_error(name, reason)
+    attributes: dict[str, Any] = {"size": list(resized), "align_corners": int(bool(align_corners))}
     return builder.add_node("bilinear", name, x, (resized[0], resized[1], c), **attributes)
 
 
@@ -144,7 +143,9 @@ def _make_1d_rule(make_pool: Callable[[Any], nn.Module]) -> LayerRule:
         check_sequence(name, x)
         row = select_elements(builder, name, x, torch.unsqueeze, (2,))
         pool_2d = make_pool(pool)
-        return select_elements(builder, name, POOLING_MODULES[type(pool_2d)](builder, name, pool_2d, row), torch.squeeze, (2,))
+        return select_elements(
+            builder, name, POOLING_MODULES[type(pool_2d)](builder, name, pool_2d, row), torch.squeeze, (2,)
+        )
 
     return export_pool
 

@@ -32,7 +32,9 @@ def _export_concatenate(
     for i, tensor in enumerate(tensors):
         if isinstance(tensor, Tensor):
             if tensor.dim() != len(first.torch_shape) or tensor.shape[batch_axis] != 1:
-                raise_export_error(name, f"it joins a constant {tuple(tensor.shape)} with a tensor {describe_shape(first)}")
+                raise_export_error(
+                    name, f"it joins a constant {tuple(tensor.shape)} with a tensor {describe_shape(first)}"
+                )
             values.insert(i, make_constant(builder, f"{name}.part{i}.constant", to_array(tensor), batch_axis))
     shapes = {
         (v.torch_shape[:joined_axis], v.torch_shape[joined_axis + 1 :], v.layout.batch_axis)
@@ -79,14 +81,16 @@ def _export_stack(builder: GraphBuilder, name: str, tensors: Sequence[Any], dim:
         if is_value and dim % (len(tensor.torch_shape) + 1) <= tensor.layout.batch_axis and dim != 0:
             raise_export_error(name, "it stacks along the axis of the images")
         parts.append(
-            select_elements(builder, f"{name}.part{i}", tensor, torch.unsqueeze, (dim,)) if is_value else tensor.unsqueeze(dim)
+            select_elements(builder, f"{name}.part{i}", tensor, torch.unsqueeze, (dim,))
+            if is_value
+            else tensor.unsqueeze(dim)
         )
     rank = max(len(p.torch_shape) if isinstance(p, Value) else p.dim() for p in parts)
     return _export_concatenate(builder, name, parts, dim % rank)
 
 
 def _split_axes(builder: GraphBuilder, name: str, value: Value, dim: Any) -> tuple[Value, list[int]]:
-    """Return the value and the axes that a reduction removes; all axes but that of the images is not PyTorch's default."""
+    """Return the value and the axes that a reduction removes; without axes it would reduce over the images too."""
     value = builder.resolve(value, name)
     axes = dim if isinstance(dim, tuple | list) else [dim]
     if dim is None or not axes:
@@ -112,7 +116,9 @@ def _reduce(
     else:
         x = _store_reduced_axes_as_pixels(builder, name, value, axes, kept_axes)
     y = add_reduction(x)
-    layout = Layout(reduced_shape, value.layout.batch_axis, np.arange(y.shape[2], dtype=np.int32).reshape(reduced_shape))
+    layout = Layout(
+        reduced_shape, value.layout.batch_axis, np.arange(y.shape[2], dtype=np.int32).reshape(reduced_shape)
+    )
     reduced = Value.from_node(y.node, simplify_layout(y.shape, layout))
     if keepdim:
         return reduced
@@ -129,9 +135,9 @@ def _store_reduced_axes_as_pixels(
     if value.shape[2] == channels and prod(shape) == prod(value.shape):
         pixels = ordered.reshape(-1, channels)
         # Any order of the pixels gives the same result.
-        if np.array_equal(np.sort(pixels[:, 0]), np.arange(len(pixels)) * channels):
-            if np.array_equal(pixels, pixels[:, :1] + np.arange(channels)):
-                return value
+        has_all_pixels = np.array_equal(np.sort(pixels[:, 0]), np.arange(len(pixels)) * channels)
+        if has_all_pixels and np.array_equal(pixels, pixels[:, :1] + np.arange(channels)):
+            return value
     return builder.arrange(value, name, target, Layout((1, *target.shape)))
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lcrbnn.deploy.export.arithmetic_rules import add_values
 from lcrbnn.deploy.export.attention_rules import export_attention, make_score_mask
-from lcrbnn.deploy.export.fx_tracing import ModuleExporter
 from lcrbnn.deploy.export.function_rules import FUNCTIONS
+from lcrbnn.deploy.export.fx_tracing import ModuleExporter
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
 from lcrbnn.deploy.export.linear_rules import export_matrix_product
 from lcrbnn.deploy.export.reduction_rules import export_mean
@@ -61,7 +61,7 @@ def _export_multihead_attention(
     mask = make_score_mask(name, attn_mask, False, queries, keys)
     if mask is not None and mask.dim() != 2:
         raise_export_error(name, f"its mask has {mask.dim()} axes; only a mask (queries, keys) can be exported")
-    y, attention = export_attention(builder, f"{name}.attention", *parts, mask, 1 / sqrt(size))
+    y, attention = export_attention(builder, f"{name}.attention", parts[0], parts[1], parts[2], mask, 1 / sqrt(size))
     back = (0, 2, 1, 3) if is_batch_first else (2, 0, 1, 3)
     y = select_elements(builder, name, y, lambda v: v.permute(back).flatten(2))
     y = export_matrix_product(builder, name, y, module.out_proj.weight, module.out_proj.bias)

@@ -94,7 +94,11 @@ def _make_view_rule(function: Any, *, shares_memory: bool) -> Callable[..., Any]
     """Return the rule of a function or tensor method (its name) that selects elements of its first argument."""
 
     def run(numbers: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return getattr(numbers, function)(*args, **kwargs) if isinstance(function, str) else function(numbers, *args, **kwargs)
+        return (
+            getattr(numbers, function)(*args, **kwargs)
+            if isinstance(function, str)
+            else function(numbers, *args, **kwargs)
+        )
 
     def export_view(builder: GraphBuilder, name: str, input: Value, *args: Any, **kwargs: Any) -> Any:
         return select_elements(builder, name, input, run, args, kwargs, shares_memory=shares_memory)
@@ -136,8 +140,10 @@ def _export_numel(builder: GraphBuilder, name: str, input: Value) -> BatchSize:
 
 def _export_contiguous(builder: GraphBuilder, name: str, input: Value, *args: Any, **kwargs: Any) -> Value:
     """Return a value that may or may not share memory with the input, as contiguous() does."""
-    if any(item not in (torch.float32, "cpu", torch.device("cpu")) and not isinstance(item, torch.memory_format | bool)
-           for item in (*args, *kwargs.values())):
+    if any(
+        item not in (torch.float32, "cpu", torch.device("cpu")) and not isinstance(item, torch.memory_format | bool)
+        for item in (*args, *kwargs.values())
+    ):
         raise ValueError("a conversion to another type or device")
     value = builder.resolve(input, name)
     return value.with_memory_of(value)
@@ -151,9 +157,11 @@ def _export_item(builder: GraphBuilder, name: str, input: Value, index: Any) -> 
     """Export x[:, :, ::s, ::s], every s-th pixel, as a node, and any other index as a selection of elements."""
     value, everything = builder.resolve(input, name), slice(None)
     step = index[-1].step if isinstance(index, tuple) and isinstance(index[-1], slice) else None
-    is_subsample = isinstance(step, int) and step >= 1 and index == (everything, everything, *[slice(None, None, step)] * 2)
+    is_subsample = (
+        isinstance(step, int) and step >= 1 and index == (everything, everything, *[slice(None, None, step)] * 2)
+    )
     if is_subsample and value.layout.is_map:
-        return export_subsample(builder, name, Subsample(step), value)
+        return export_subsample(builder, name, Subsample(int(step or 1)), value)
     has_arrays = any(isinstance(item, Tensor | list) for item in (index if isinstance(index, tuple) else (index,)))
     return select_elements(builder, name, value, operator.getitem, (index,), shares_memory=not has_arrays)
 
@@ -168,7 +176,9 @@ def export_subsample(builder: GraphBuilder, name: str, module: Subsample, x: Val
     return builder.add_node("subsample", name, stored, (-(-h // s), -(-w // s), c), stride=[s, s]).with_memory_of(x)
 
 
-def export_flatten(builder: GraphBuilder, name: str, x: Value, function: Callable[..., Any], args: Any, kwargs: Any) -> Value:
+def export_flatten(
+    builder: GraphBuilder, name: str, x: Value, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Value:
     """Return a reshaped tensor; a map that becomes a vector gets a node, so that the next layer can use its order."""
     x = builder.resolve(x, name)
     view: Value = select_elements(builder, name, x, function, args, kwargs, shares_memory=True)
@@ -218,7 +228,9 @@ def _export_unfold(
     rows, columns = (padding, padding) if isinstance(padding, int) else padding
 
     def unfold(numbers: Tensor) -> Tensor:
-        return F.unfold(F.pad(numbers, (columns, columns, rows, rows), "constant", FILL), kernel_size, dilation, 0, stride)
+        return F.unfold(
+            F.pad(numbers, (columns, columns, rows, rows), "constant", FILL), kernel_size, dilation, 0, stride
+        )
 
     return select_elements(builder, name, input, unfold, fill=0.0)
 
@@ -231,10 +243,7 @@ VIEW_MODULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.Flatten: _export_flatten_module,
     Subsample: export_subsample,
     nn.Unfold: _export_unfold_module,
-    **{
-        module: _export_view_module
-        for module in (nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
-    },
+    **dict.fromkeys((nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle), _export_view_module),
 }
 
 # Functions that also exist as tensor methods of the same name: views, then functions that copy the elements.
@@ -244,7 +253,8 @@ VIEW_FUNCTIONS = (
     torch.unflatten, torch.t,
 )  # fmt: skip
 COPY_FUNCTIONS = (
-    torch.flip, torch.roll, torch.rot90, torch.tile, torch.repeat_interleave, torch.index_select, torch.fliplr, torch.flipud,
+    torch.flip, torch.roll, torch.rot90, torch.tile, torch.repeat_interleave, torch.index_select, torch.fliplr,
+    torch.flipud,
 )  # fmt: skip
 VIEW_METHODS = ("expand", "unfold", "split_with_sizes", "diagonal")
 COPY_METHODS = ("repeat",)

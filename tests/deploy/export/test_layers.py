@@ -208,7 +208,7 @@ REJECTED_LAYERS = [
     (lambda: [binary_conv("dsq", padding=1, padding_value=1)], "a padding_value of 1 is not one of the learned"),
     (lambda: [binary_conv("dorefa", padding=1, padding_value=-1)], "a padding_value of -1 is the sign -3 for dorefa"),
     (lambda: [binary_conv(lcrbnn.get_method("irnet", "1/32"), padding=1, padding_value=1)], "its real input is padded"),
-    (lambda: [binary_conv("rbnn", padding=1, padding_mode="reflect")], "rbnn compares its input with the mean of the map"),
+    (lambda: [binary_conv("rbnn", padding=1, padding_mode="reflect")], "rbnn compares its input with the mean"),
     (lambda: [conv_without_thresholds()], "the thresholds of BinarizerWithoutThresholds are unknown"),
     (lambda: [conv_with_thresholds(torch.zeros(1), declared=torch.zeros(3))], r"1 or 4 numbers; got the shape \(3"),
     (lambda: [binary_conv(cin=3)], "it needs 3 input channels, but gets 4"),
@@ -221,7 +221,7 @@ REJECTED_LAYERS = [
     (lambda: [nn.AvgPool2d(2, padding=1, ceil_mode=True)], "it has ceil_mode together with padding"),
     (lambda: [nn.MaxPool2d(2, dilation=2)], "it is dilated or returns indices"),
     (lambda: [nn.AdaptiveMaxPool2d(3)], "its output size is .3, 3.; it must divide the size of the map"),
-    (lambda: [nn.Flatten(0)], r"its output 'output' has the shape \(256 n\); the images must be on the first of at most"),
+    (lambda: [nn.Flatten(0)], r"its output 'output' has the shape \(256 n\); the images must be on the first"),
     (lambda: [binary_conv().double()], r"but 0\.weight is float64 on cpu; use net\.float\(\)\.cpu\(\)"),
     (lambda: [nn.Identity(), *HEAD, nn.Linear(4, 3)], r"the last value must have the shape 1 x 1 x 2"),
 ]  # fmt: skip

@@ -36,7 +36,9 @@ class UNet(nn.Module):
 
     def make_upsampling(self, cin: int, cout: int, has_bilinear: bool) -> nn.Module:
         if has_bilinear:
-            return nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), nn.Conv2d(cin, cout, 1))
+            return nn.Sequential(
+                nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), nn.Conv2d(cin, cout, 1)
+            )
         return nn.ConvTranspose2d(cin, cout, 2, 2)
 
     def join(self, x: Tensor, skip: Tensor) -> Tensor:
