@@ -102,7 +102,9 @@ class _ExportingTracer(fx.Tracer):
             self.results[proxy.node] = self._export_node(proxy.node)
         finally:
             self.is_exporting = was_exporting
-        return self._make_result(proxy)
+        # An argument that contains tensors stays one proxy: fx would take a list for several arguments.
+        is_argument = kind == "placeholder" and find_tensors(self.results[proxy.node])
+        return proxy if is_argument else self._make_result(proxy)
 
     def _make_result(self, proxy: fx.Proxy) -> Any:
         """Return a proxy for tensors, and everything else as it is."""
@@ -140,6 +142,8 @@ class _ExportingTracer(fx.Tracer):
         if call.op == "call_module":
             path = f"{name}.{target}" if name else str(target)
             return self.export_module(self.builder, path, self.module.get_submodule(str(target)), *args, **kwargs)
+        if getattr(target, "__module__", "") == "_operator" and args and isinstance(args[0], tuple | list | dict):
+            return target(*args, **kwargs)
         overwritten = _find_overwritten_value(step_name, args, kwargs) if _writes_in_place(call) else None
         export = partial(_export_function, self.builder, step_name, target, args, kwargs)
         checker = self.builder.checker
@@ -174,6 +178,9 @@ class _ExportingTracer(fx.Tracer):
         result = self.results[obj.node]
         if isinstance(result, InputError):
             raise result
+        if isinstance(result, tuple | list | dict):
+            keys = result if isinstance(result, dict) else range(len(result))
+            return [obj[key] for key in keys]  # type: ignore[index]  # a proxy has operators
         length = result.shape[0] if isinstance(result, Tensor) else result.torch_shape[0]
         if isinstance(result, Value) and result.layout.batch_axis == 0:
             raise TypeError("the images of a batch are unpacked")

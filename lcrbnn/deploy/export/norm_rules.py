@@ -120,10 +120,10 @@ def _add_rms_norm(builder: GraphBuilder, name: str, rows: ChannelRows, a: np.nda
 
 
 def _export_l2_normalize(
-    builder: GraphBuilder, name: str, input: Value, p: float = 2.0, dim: int = 1, eps: float = 1e-12
+    builder: GraphBuilder, name: str, input: Value, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
 ) -> Value:
     """Export x / |x| as an RMS norm; vectors that are shorter than eps are 0 in practice, and stay 0."""
-    if p != 2 or eps > MAX_L2_EPS:
+    if p != 2 or eps > MAX_L2_EPS or out is not None:
         raise ValueError("only the L2 norm with a small eps can be exported")
     rows = find_channel_rows(builder, name, input, dim)
     channels = rows.value.shape[2]
