@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,22 @@ def flatten_outputs(result: Any) -> list[Tensor]:
 
 
 def list_called_layers(net: nn.Module, images: Tensor) -> list[str]:
-    """Return the names of the convolutions and linear layers, binary or real, in the order of their first call."""
+    """Return the names of the convolutions and linear layers, binary or real, in the order of their first call.
+
+    Layers that read the images themselves are left out: LCR has no gradient there.
+    """
     names: list[str] = []
+
+    def record_call(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].requires_grad:
+            names.append(name)
+
     hooks = [
-        layer.register_forward_pre_hook(lambda module, inputs, name=name: names.append(name))
+        layer.register_forward_pre_hook(partial(record_call, name))
         for name, layer in net.named_modules()
         if isinstance(layer, BinaryLayer | nn.Conv2d | nn.Linear)
     ]
-    with torch.no_grad():
-        net(images)
+    net(images)
     for hook in hooks:
         hook.remove()
     return list(dict.fromkeys(names))

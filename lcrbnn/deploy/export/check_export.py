@@ -86,7 +86,7 @@ def check_export(model: nn.Module, example: Tensor | Sequence[int]) -> ExportChe
     if network_problem is None:  # what was refused does not change the output
         calls = [call for call in calls if not call.problem]
     elif not is_map or not any(call.problem for call in calls):
-        calls.append(network_problem)
+        calls.insert(0, network_problem)
     return ExportCheck(tuple(_list_layers(builder, calls)))
 
 
@@ -123,10 +123,14 @@ def _run_network(builder: GraphBuilder, net: nn.Module, image: Tensor) -> Proble
         raise InputError(f"the network does not accept an example of shape {tuple(image.shape)} ({reason})") from error
 
 
+# What the forward of a network can start with, by the number of axes that it expects.
+INPUT_ALTERNATIVES = {2: ("x.flatten(1) of an input (n, c, h, w)",), 3: ("x.squeeze(2) of an input (n, c, 1, length)",)}
+
+
 def _describe_input(image: Tensor) -> CheckedCall:
     shape = ("n", *image.shape[1:])
     problem = f"its input has the shape ({', '.join(map(str, shape))}), but the format's input is (n, c, h, w)"
-    return CheckedCall("", "", 0, problem=problem)
+    return CheckedCall("", "", 0, problem=problem, alternatives=INPUT_ALTERNATIVES.get(image.dim(), ()))
 
 
 def _find_network_problem(net: nn.Module, shape: tuple[int, int, int]) -> CheckedCall | None:

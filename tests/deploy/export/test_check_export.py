@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import lcrbnn
 from lcrbnn.deploy.export.alternatives import MAX_ALTERNATIVES, find_alternatives
+from lcrbnn.deploy.export.check_export import NETWORK_NAME
 from lcrbnn.deploy.export.export_model import ModelInput, explain_unexportable_method, export_model
 from lcrbnn.deploy.export.graph_builder import ExportError
 from lcrbnn.deploy.export.module_rules import MODULE_RULES
@@ -73,6 +74,22 @@ def test_all_problems_are_collected_and_the_check_continues_with_the_right_shape
     assert {row.layer for row in check.layers if not row.problem} >= {"first", "norm", "second", "head"}
     assert all(len(row.alternatives) <= MAX_ALTERNATIVES for row in check.problems)
     assert all(bool(row.problem) != bool(row.becomes) for row in check.layers)
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Conv1d(1, 2, 3), (1, 1, 16)), (nn.Linear(16, 2), (1, 16))])
+def test_inputs_that_are_no_images_are_the_first_problem(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    problem = lcrbnn.check_export(nn.Sequential(layer), shape).problems[0]
+    assert problem.layer == NETWORK_NAME
+    assert problem.alternatives
+
+
+def test_calls_without_effect_on_the_output_are_no_problems() -> None:
+    class UnusedCall(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.erf(x)
+            return F.relu(x)
+
+    assert lcrbnn.check_export(nn.Sequential(nn.Conv2d(3, 4, 3), UnusedCall()), (1, 3, 8, 8)).is_exportable
 
 
 def test_several_outputs_of_a_refused_module_are_unpacked() -> None:
