@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     model, source = load_bnn_model(args.model)
     engine = Engine(source)
     images = np.random.default_rng(0).standard_normal((args.batch_size, *model.shape), np.float32)
-    run = engine.run if model.classes else engine.run_outputs
+    run = engine.run_outputs if model.outputs else engine.run
     calls: dict[str, Callable[[], object]] = {"lcrbnn": lambda: run(images, threads=args.threads)}
     for name, runtime in RUNTIMES.items():
         missing_package = runtime.find_missing_package()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
 from lcrbnn.deploy.pictures import read_picture
 from lcrbnn.zoo.zoo_index import list_members
+from tests.deploy.engine.version_2_models import make_broadcast_model
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +133,36 @@ def test_inspect_and_bench_accept_zoo_models(capsys: pytest.CaptureFixture[str])
     assert "x lcrbnn's" in process.stdout
     for command in ("inspect", "bench"):
         assert main([command, "zoo:none"]) == 2
+
+
+def test_commands_accept_models_with_several_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_broadcast_model(np.random.default_rng(0))
+    path = tmp_path / "several.bnn"
+    write_model(path, model)
+    assert main(["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "output 3 x 4 x 3, value 6: map" in lines
+    assert sum(line.startswith("output ") for line in lines) == len(model.outputs) == 4
+    assert main(["predict", str(path), str(tmp_path)]) == 2
+    assert "must have one output, a vector" in capsys.readouterr().err
+    command = [sys.executable, "-m", "lcrbnn", "bench", str(path), "--calls", "1"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "x lcrbnn's" in process.stdout
+    write_model(path, dataclasses.replace(model, outputs=model.outputs[1:] + model.outputs[:1], classes=()))
+    assert main(["predict", str(path), str(tmp_path)]) == 2
+    assert "has no class names" in capsys.readouterr().err
+
+
+def test_the_program_prints_all_outputs(tmp_path: Path) -> None:
+    program = ROOT / "build" / "lcrbnn-run"
+    if not program.exists():
+        pytest.skip("lcrbnn-run is not built")
+    model = make_broadcast_model(np.random.default_rng(0))
+    write_model(tmp_path / "several.bnn", model)
+    images = np.random.default_rng(1).standard_normal((2, *model.shape)).astype(np.float32)
+    command = [str(program), str(tmp_path / "several.bnn")]
+    process = subprocess.run(command, input=images.tobytes(), capture_output=True, check=True)
+    rows = np.array([line.split() for line in process.stdout.decode().splitlines()], np.float32)
+    with Engine(tmp_path / "several.bnn") as engine:
+        outputs = engine.run_outputs(images)
+    assert np.array_equal(rows, np.concatenate([value.reshape(2, -1) for value in outputs.values()], axis=1))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from lcrbnn.deploy.engine import runtime as lib
 from lcrbnn.deploy.engine.bnn_file import to_bytes, write_model
 from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.errors import InputError
-from tests.deploy.engine.small_models import make_model_with_every_op, make_resnet20
+from tests.deploy.engine.small_models import Generator, make_model_with_every_op, make_resnet20
+from tests.deploy.engine.version_2_models import make_broadcast_model, make_version_2_model
 from tools.native.build import build_program, find_compiler
 from tools.native.thread_sanitizer import SANITIZER_FLAGS, run_threads
 
@@ -23,10 +26,11 @@ RNG = np.random.default_rng
 
 
 @pytest.mark.parametrize(
-    "model", [make_model_with_every_op(RNG(0)), make_resnet20(RNG(1))], ids=["every op", "resnet20"]
+    "make_model", [make_model_with_every_op, make_resnet20, make_version_2_model, make_broadcast_model]
 )
-def test_concurrent_calls_give_the_same_bits_as_single_calls(model: BnnModel) -> None:
+def test_concurrent_calls_give_the_same_bits_as_single_calls(make_model: Callable[[Generator], BnnModel]) -> None:
     """Use float and uint8 images, batches of 0 to 6, and one or two threads per call."""
+    model = make_model(RNG(0))
     try:
         engine = lib.Engine(to_bytes(model))
     except InputError as error:
@@ -35,7 +39,13 @@ def test_concurrent_calls_give_the_same_bits_as_single_calls(model: BnnModel) ->
         pytest.skip(str(error))  # the engine is not built
     images = RNG(2).standard_normal((12, *model.shape)).astype(np.float32)
     pixels = RNG(3).integers(0, 256, images.shape).astype(np.uint8)
-    sources = [(inputs, engine.run(inputs)) for inputs in (images, pixels)]
+
+    def run(inputs: np.ndarray, threads: int = 1) -> np.ndarray:
+        """Return all outputs of each image as one row."""
+        outputs = engine.run_outputs(inputs, threads=threads).values()
+        return np.concatenate([value.reshape(len(inputs), math.prod(value.shape[1:])) for value in outputs], axis=1)
+
+    sources = [(inputs, run(inputs)) for inputs in (images, pixels)]
     mismatches: list[tuple[int, int]] = []
     start = threading.Barrier(THREADS)
 
@@ -45,7 +55,7 @@ def test_concurrent_calls_give_the_same_bits_as_single_calls(model: BnnModel) ->
         for call in range(CALLS):
             first, count, threads = int(rng.integers(7)), int(rng.integers(7)), int(rng.integers(1, 3))
             source, want = sources[int(rng.integers(2))]
-            got = engine.run(source[first : first + count], threads=threads)
+            got = run(source[first : first + count], threads)
             if got.tobytes() != want[first : first + count].tobytes():
                 mismatches.append((thread, call))
 
@@ -62,7 +72,9 @@ def test_thread_sanitizer_finds_no_races(tmp_path: Path) -> None:
     """Run a short version of `python -m tools.native.thread_sanitizer`."""
     if not find_compiler() and not os.environ.get("CI"):
         pytest.skip("there is no C++ compiler")  # then there is no engine either
-    path = tmp_path / "model.bnn"
-    write_model(path, make_model_with_every_op(RNG(0)))
-    figures = run_threads(build_program("race", ROOT / "build" / "sanitized", SANITIZER_FLAGS), path, 8, 100)
-    assert (figures["calls"], figures["different"], figures["failed"]) == (800, 0, 0)
+    program = build_program("race", ROOT / "build" / "sanitized", SANITIZER_FLAGS)
+    for model in (make_model_with_every_op(RNG(0)), make_version_2_model(RNG(0))):
+        path = tmp_path / "model.bnn"
+        write_model(path, model)
+        figures = run_threads(program, path, 8, 100)
+        assert (figures["calls"], figures["different"], figures["failed"]) == (800, 0, 0)

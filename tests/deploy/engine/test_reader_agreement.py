@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lcrbnn.deploy.engine import runtime as lib
-from lcrbnn.deploy.engine.bnn_file import from_bytes
+from lcrbnn.deploy.engine.bnn_file import from_bytes, to_bytes
+from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node
 from lcrbnn.errors import InputError
-from tests.deploy.engine.edited_files import SMALL_DATA, add_checksum, parse_graph, replace_graph, try_both_readers
+from tests.deploy.engine.edited_files import (
+    SMALL_DATA,
+    add_checksum,
+    parse_graph,
+    replace_graph,
+    replace_version,
+    try_both_readers,
+)
 from tests.deploy.engine.random_graphs import skip_without_engine
 
 skip_without_engine()
@@ -70,6 +79,128 @@ def test_means_may_have_any_sign_or_be_zero(word: str) -> None:
 def test_integers_with_a_point_or_exponent_are_rejected(word: str) -> None:
     assert try_both_readers(replace_number(word, "nodes", 0, "groups")) == BOTH_REJECT
     assert try_both_readers(replace_number("1", "nodes", 0, "groups")) == BOTH_ACCEPT
+
+
+ATTRIBUTES = {
+    "take": {"rows": np.array([0, -1, 2], np.int32), "fill": 0.5},
+    "strided": {"shape": (1, 6, 2), "lengths": (12,), "strides": (1,), "offset": 3},
+    "normalize": {"groups": 2, "spatial": 0, "eps": 0.5, "a": np.ones(2, np.float32), "b": np.ones(2, np.float32)},
+    "clamp": {"low": -1.0, "high": 1.0},
+    "elu": {"alpha": 1.0},
+    "bilinear": {"size": (2, 2), "align_corners": 1},
+    "matmul": {"transpose": 1},
+    "constant": {"value": np.ones((3, 3, 1), np.float32)},
+}
+
+
+def make_version_2_data(op: str) -> bytes:
+    """Return a file with one operator of version 2 and an explicit output."""
+    inputs = {"constant": (), "matmul": (0, 0)}.get(op, (0,))
+    nodes = (Node(op, "", inputs, ATTRIBUTES[op]), Node("add", "", (0, 0), {}))
+    outputs = (ModelOutput("y", 1), ModelOutput("z", 2))
+    model = BnnModel("m", (3, 3, 2), 1.0, (0.0,) * 2, (1.0,) * 2, (), nodes, outputs=outputs)
+    return to_bytes(model)
+
+
+@pytest.mark.parametrize(
+    ("op", "key", "value", "accepted"),
+    [
+        ("take", "fill", 1, True),
+        ("take", "fill", 3.4e38, True),
+        ("take", "fill", 3.5e38, False),
+        ("take", "fill", -1e-60, True),
+        ("take", "fill", "0", False),
+        ("take", "rows", 1, False),
+        ("take", "columns", 0, True),
+        ("take", "channels", 0, False),  # index 2 of two channels
+        ("strided", "offset", 6, True),
+        ("strided", "offset", 7, False),
+        ("strided", "offset", -1, False),
+        ("strided", "offset", 2**28 + 1, False),
+        ("strided", "strides", [-1], False),
+        ("strided", "strides", [0], True),
+        ("strided", "strides", [2**28], False),
+        ("strided", "strides", [1, 1], False),
+        ("strided", "lengths", [12, 1], False),
+        ("strided", "lengths", [13], False),
+        ("strided", "lengths", [], False),
+        ("strided", "lengths", [2**28], False),
+        ("strided", "shape", [2, 3, 2], True),
+        ("strided", "shape", [12, 1], False),
+        ("normalize", "eps", 0, True),
+        ("normalize", "eps", -0.0, True),
+        ("normalize", "eps", 1e-60, True),
+        ("normalize", "eps", -1e-60, False),
+        ("normalize", "groups", 3, False),
+        ("normalize", "spatial", 2, False),
+        ("clamp", "low", None, False),
+        ("clamp", "low", 2, True),
+        ("clamp", "high", -3e38, True),
+        ("elu", "alpha", True, False),
+        ("elu", "alpha", 10**40, False),
+        ("bilinear", "size", [0, 2], False),
+        ("bilinear", "size", [2**20, 2**20], False),
+        ("bilinear", "align_corners", 2, False),
+        ("matmul", "transpose", 0, False),
+        ("matmul", "transpose", True, False),
+        ("constant", "value", -1, False),
+        ("constant", "in", [0], False),
+    ],
+)
+def test_both_readers_agree_on_attributes_of_version_2(op: str, key: str, value: Any, accepted: bool) -> None:
+    data = make_version_2_data(op)
+    assert try_both_readers(data) == BOTH_ACCEPT
+    graph = parse_graph(data)
+    graph["nodes"][0][key] = value
+    assert try_both_readers(replace_graph(graph, data)) == (accepted, accepted)
+
+
+@pytest.mark.parametrize("op", ATTRIBUTES)
+def test_both_readers_require_all_keys_of_version_2(op: str) -> None:
+    data = make_version_2_data(op)
+    for key in ATTRIBUTES[op]:
+        graph = parse_graph(data)
+        del graph["nodes"][0][key]
+        expected = BOTH_ACCEPT if op in ("take", "clamp") else BOTH_REJECT  # all keys of these two are optional
+        assert try_both_readers(replace_graph(graph, data)) == expected, key
+
+
+@pytest.mark.parametrize(
+    ("outputs", "accepted"),
+    [
+        ([{"name": "y", "value": 1}, {"name": "z", "value": 2}], True),
+        ([{"name": "y", "value": 2}, {"name": "z", "value": 1}], True),
+        ([{"name": "y", "value": 1}, {"name": "y", "value": 2}], False),
+        ([{"name": "y", "value": 1}], False),
+        ([{"name": "y", "value": 1}, {"name": "z", "value": 3}], False),
+        ([{"name": "y", "value": 0}, {"name": "z", "value": 2}], False),
+        ([{"name": "y", "value": 1}, {"name": "z", "value": 2}, {"name": "", "value": 1}], True),
+        ([{"name": "y", "value": 1}, {"name": "z", "value": 2.0}], False),
+        ([{"name": "y", "value": 1}, {"name": "z", "value": 2, "more": 1}], False),
+        ([{"name": "y", "value": 1}, {"name": 3, "value": 2}], False),
+        ([{"name": str(i), "value": 1 + i % 2} for i in range(64)], True),
+        ([{"name": str(i), "value": 1 + i % 2} for i in range(65)], False),
+        ([], False),
+        (None, False),
+        ("del", False),
+    ],
+)
+def test_both_readers_agree_on_outputs(outputs: Any, accepted: bool) -> None:
+    data = make_version_2_data("clamp")
+    graph = parse_graph(data) | {"outputs": outputs}
+    if outputs == "del":
+        del graph["outputs"]
+    assert try_both_readers(replace_graph(graph, data)) == (accepted, accepted)
+
+
+def test_both_readers_reject_version_2_in_files_of_version_1() -> None:
+    for op in ATTRIBUTES:
+        assert try_both_readers(replace_version(make_version_2_data(op), 1)) == BOTH_REJECT
+        graph = parse_graph(make_version_2_data(op))
+        del graph["outputs"]
+        assert try_both_readers(replace_graph(graph, replace_version(make_version_2_data(op), 1))) == BOTH_REJECT
+    assert try_both_readers(replace_version(SMALL_DATA, 2)) == BOTH_ACCEPT
+    assert try_both_readers(replace_version(SMALL_DATA, 3)) == BOTH_REJECT
 
 
 def add_unused_tensor(content: bytes) -> bytes:

@@ -207,7 +207,7 @@ def test_lcrbnn_run_prints_the_logits(small: RandomGraph, tmp_path: Path) -> Non
     with Path("/dev/full").open("w") as full:
         process = subprocess.run(command, input=images.tobytes(), stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert process.returncode == 1
-    assert process.stderr.startswith(b"the logits cannot be written: ")
+    assert process.stderr.startswith(b"the outputs cannot be written: ")
 
 
 def test_lcrbnn_run_escapes_control_characters(small: RandomGraph, tmp_path: Path) -> None:
