@@ -39,7 +39,9 @@ def add_clamp(builder: GraphBuilder, name: str, x: Value, low: Any, high: Any) -
     for limit in (low, high):
         if limit is not None and not isinstance(limit, int | float):
             raise TypeError("a limit is not a number")
-    low, high = (None if v is None or v in (-np.inf, np.inf) else float(v) for v in (low, high))
+    low, high = (None if v in (None, unlimited) else float(v) for v, unlimited in ((low, -np.inf), (high, np.inf)))
+    if not all(v is None or np.isfinite(v) for v in (low, high)):
+        raise ValueError("a limit is not finite")
     if low is not None and high is not None and low > high:
         raise ValueError("the lower limit is above the upper limit")
     if (low, high) == (-1, 1):
@@ -47,7 +49,9 @@ def add_clamp(builder: GraphBuilder, name: str, x: Value, low: Any, high: Any) -
     if (low, high) == (0, None):
         return add_elementwise(builder, name, "relu", x, nn.ReLU())
     limits = {key: v for key, v in (("low", low), ("high", high)) if v is not None}
-    return add_elementwise(builder, name, "clamp", x, lambda v: torch.clamp(v, low, high), **limits) if limits else x
+    if not limits:
+        return builder.resolve(x, name).with_new_memory()
+    return add_elementwise(builder, name, "clamp", x, lambda v: torch.clamp(v, low, high), **limits)
 
 
 def _export_hardtanh(builder: GraphBuilder, name: str, module: nn.Hardtanh, x: Value) -> Value:
@@ -211,7 +215,7 @@ def make_module_function(make_module: Callable[..., nn.Module], rules: dict[type
 
 
 def _export_clamp(builder: GraphBuilder, name: str, input: Value, min: Any = None, max: Any = None) -> Value:
-    return add_clamp(builder, name, input, min, max).with_new_memory()
+    return add_clamp(builder, name, input, min, max)
 
 
 def _export_clamp_min(builder: GraphBuilder, name: str, input: Value, min: Any) -> Value:

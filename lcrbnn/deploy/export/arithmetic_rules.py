@@ -224,7 +224,10 @@ def _export_absolute(builder: GraphBuilder, name: str, input: Value) -> Value:
     """Export |x| as relu(x) + relu(-x)."""
     x = builder.arrange_permutation(input, name)
     negative = multiply_values(builder, f"{name}.negative", x, -1)
-    parts = [builder.add_node("relu", f"{name}.part{i}", part) for i, part in enumerate((x, negative))]
+    parts = [
+        builder.add_node("relu", f"{name}.part{i}", part, torch_function=torch.relu)
+        for i, part in enumerate((x, negative))
+    ]
     return builder.add_node("add", name, parts)
 
 

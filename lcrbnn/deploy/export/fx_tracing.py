@@ -133,7 +133,8 @@ class _ExportingTracer(fx.Tracer):
             return error
 
     def _export_call(self, call: fx.Node, args: Any, kwargs: Any) -> Any:
-        name, target = self.module_name, call.target
+        name: str = self.module_name
+        target: Any = call.target
         step_name = f"{name}.{call.name}" if name else call.name
         if call.op == "placeholder":
             return self._bind_argument(call)

@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.activation_rules import LayerRule
+from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
 from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
 from lcrbnn.deploy.export.layouts import FILL
@@ -39,7 +39,7 @@ def _pads_images(x: Value, pads: Sequence[int]) -> bool:
 
 def export_pad_channels(builder: GraphBuilder, name: str, module: PadChannels, x: Value) -> Value:
     """Add a node that adds zero channels."""
-    x = builder.arrange_standard(x, name)
+    x = require_map(builder, name, x, None)
     h, w, c = x.shape
     shape = (h, w, module.before + c + module.after)
     return builder.add_node("channels", name, x, shape, before=module.before, after=module.after)

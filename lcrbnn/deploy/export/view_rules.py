@@ -269,7 +269,7 @@ VIEW_ROWS: list[tuple[tuple[Any, ...], Callable[..., Any]]] = [
     *(((method,), _make_view_rule(method, shares_memory=True)) for method in VIEW_METHODS),
     *(((method,), _make_view_rule(method, shares_memory=False)) for method in COPY_METHODS),
     *(
-        ((function,), _make_view_rule(function, shares_memory=False))
+        ((function,), _make_view_rule(function, shares_memory=True))
         for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle)
     ),
     ((F.unfold,), _export_unfold),

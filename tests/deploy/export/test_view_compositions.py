@@ -57,7 +57,7 @@ def apply_random_layer(x: Tensor, draw: np.random.Generator) -> Tensor:
 
 
 class RandomViews(nn.Module):
-    """Random views with layers between them. The forward depends on shapes alone, so each call makes the same choices."""
+    """Random views with layers between them. The forward depends on shapes alone, so its choices do not change."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
