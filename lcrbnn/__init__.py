@@ -15,6 +15,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from lcrbnn import zoo as zoo
     from lcrbnn.deploy.engine.runtime import Engine as Engine
+    from lcrbnn.deploy.export.check_export import check_export as check_export
     from lcrbnn.deploy.export.export_model import export_model as export_model
     from lcrbnn.errors import InputError as InputError
     from lcrbnn.lcr.lcr_variants import LCR_VARIANTS as LCR_VARIANTS
@@ -50,6 +51,7 @@ _LAZY_EXPORTS = {
     "Retention": "lcrbnn.lcr.retention",
     "TrainSpec": "lcrbnn.train.setup.spec",
     "binarize": "lcrbnn.nn.convert",
+    "check_export": "lcrbnn.deploy.export.check_export",
     "create_model": "lcrbnn.nn.models.model_registry",
     "export_model": "lcrbnn.deploy.export.export_model",
     "extra_loss": "lcrbnn.nn.model_hooks",

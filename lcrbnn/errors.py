@@ -18,7 +18,7 @@ MAX_FILE_NAME_BYTES = 255  # the limit of Linux and macOS for the name of a file
 # The suffix of a file while it is written. Leftovers of a killed process are removed at the next start.
 PART_SUFFIX = ".part"
 
-_MAX_LISTED_NAMES = 24  # a message lists so many names at most
+MAX_LISTED_NAMES = 3  # a message lists so many known names at most
 _MAX_VALUE_CHARACTERS = 60  # a message shows so many characters of a wrong value at most
 
 
@@ -52,29 +52,34 @@ class StopSignal(Exception):
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Names and numbers.
-def lookup(table: Mapping[str, T], name: object, kind: str) -> T:
-    """Return `table[name]`. Raise InputError with the known names and the nearest one if the table has no such name."""
+def lookup(table: Mapping[str, T], name: object, kind: str, listing: str = "") -> T:
+    """Return `table[name]`. Raise InputError with the closest known names if the table has no such name.
+
+    `listing` is a command or a page that lists all names.
+    """
     if isinstance(name, str) and name in table:
         return table[name]
-    raise InputError(f"no {kind} is called {name!r}; {_list_known_names(name, table)}")
+    raise InputError(f"no {kind} is called {name!r}{_describe_known_names(name, table, listing)}")
 
 
-def check_known_names(names: Iterable[str], known_names: Iterable[str], kind: str) -> None:
-    """Raise InputError for the first of `names` that is not one of `known_names`."""
+def check_known_names(names: Iterable[str], known_names: Iterable[str], kind: str, listing: str = "") -> None:
+    """Raise InputError for the first of `names` that is not one of `known_names`, as `lookup` does."""
     known_names = list(known_names)
     for name in names:
         if name not in known_names:
-            raise InputError(f"no {kind} is called {name!r}; {_list_known_names(name, known_names)}")
+            raise InputError(f"no {kind} is called {name!r}{_describe_known_names(name, known_names, listing)}")
 
 
-def _list_known_names(name: object, known_names: Iterable[str]) -> str:
+def _describe_known_names(name: object, known_names: Iterable[str], listing: str) -> str:
+    """Return the end of a message: all names if they are few, else the closest ones and where all are listed."""
     names = list(known_names)
-    if not names:
-        return "there are none"
-    nearest = get_close_matches(name, names, 1) if isinstance(name, str) else []
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-    suffix = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-    return f"there are {', '.join(names[:_MAX_LISTED_NAMES])}{suffix}{hint}"
+    if len(names) <= MAX_LISTED_NAMES:
+        return f"; there are {', '.join(names)}" if names else "; there are none"
+    closest = get_close_matches(name, names, MAX_LISTED_NAMES) if isinstance(name, str) else []
+    hint = f" ({listing} lists all {len(names)})" if listing else ""
+    if closest:
+        return f"; the closest {'are' if len(closest) > 1 else 'is'} {', '.join(closest)}{hint}"
+    return hint or f"; there are {len(names)}, such as {', '.join(names[:MAX_LISTED_NAMES])}"
 
 
 def check_name_list(value: Any, argument: str) -> list[str]:

@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     part, options = parse_part(args), build_run_options(args, args.runs_folder)
     _check_output_files(args)
     paper_tables = _read_tables(args)
-    tables = [lookup(paper_tables.tables, name, "table") for name in dict.fromkeys(args.tables)]
+    tables = [lookup(paper_tables.tables, name, "table", "lcrbnn reproduce") for name in dict.fromkeys(args.tables)]
     if tables and not args.from_records:
         from paper.tables.layer_records import measure_run_layers
         from paper.tables.run_tables import run_tables

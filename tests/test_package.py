@@ -22,8 +22,8 @@ RENAMED = {
 }
 
 FUNCTIONS = [
-    "binarize", "create_model", "export_model", "extra_loss", "fit_output_shapes", "get_method", "load_network",
-    "project_weights", "run_training", "set_progress", "start_epoch",
+    "binarize", "check_export", "create_model", "export_model", "extra_loss", "fit_output_shapes", "get_method",
+    "load_network", "project_weights", "run_training", "set_progress", "start_epoch",
 ]  # fmt: skip
 CLASSES = ["BinaryConv2d", "BinaryLinear", "Engine", "InputError", "LcrVariant", "Retention", "TrainSpec"]
 TABLES = ["LCR_VARIANTS", "METHODS", "MODELS"]

@@ -116,7 +116,7 @@ def _make_job(name: str, scratch: Path, args: argparse.Namespace) -> Job:
 def _add_baselines(names: list[str]) -> list[str]:
     ordered: dict[str, None] = {}
     for name in names:
-        baseline = lookup(CASES, name, "case").baseline
+        baseline = lookup(CASES, name, "case", "bench/training/gpu_throughput.py").baseline
         if baseline is not None:
             ordered[baseline] = None
         ordered[name] = None

@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     if args.name in DATASETS and args.name not in DOWNLOADS:
         raise InputError(f"{args.name} is part of the package and needs no download; there are {', '.join(DOWNLOADS)}")
-    return lookup(DOWNLOADS, args.name, "data set to download")(args.data_folder)
+    return lookup(DOWNLOADS, args.name, "data set to download", "lcrbnn data")(args.data_folder)
 
 
 def _check_folder(folder: Path | None, split_seed: int) -> int:

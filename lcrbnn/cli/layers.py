@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.train.setup.options import RunOptions
 
     reject_zoo_models(args.networks, "layers needs runs, because files of the zoo have no latent weights")
-    lookup(FORMATS, args.format, "figure format")
+    lookup(FORMATS, args.format, "figure format", "lcrbnn layers --help")
     check_number(args.num_images, "--num-images", low=2, high=10_000, integer=True)
     weights_file, correlations_file, record_file = (
         args.out / name for name in (f"weights.{args.format}", f"maps.{args.format}", "layers.json")

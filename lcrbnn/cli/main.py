@@ -166,7 +166,7 @@ def _run_command(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(f"lcrbnn {__version__}")
         return 0
-    lookup(COMMANDS, argv[0], "command")
+    lookup(COMMANDS, argv[0], "command", "lcrbnn --help")
     if argv[0] != "train" and os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("WORLD_SIZE") != "1":
         raise InputError(f"torchrun starts several processes, but only train can use them; got {argv[0]}")
     reject_old_options(argv[0], argv[1:])

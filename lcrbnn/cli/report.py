@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     from lcrbnn.report.build_report import build_report, check_report_path, list_warnings, write_report
 
     reject_zoo_models(args.runs, "report needs runs, because the zoo has no training logs")
-    lookup(REPORT_FORMATS, args.out.suffix, "report format")
+    lookup(REPORT_FORMATS, args.out.suffix, "report format", "lcrbnn report --help")
     check_report_path(args.out)
     frost = args.data_folder / FROST_FOLDER if args.frost_photos is None else args.frost_photos
     if args.frost_photos is not None or frost.is_dir():

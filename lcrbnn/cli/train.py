@@ -170,8 +170,10 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     specs = ranks.run_on_rank0(lambda: validate_jobs(_build_specs(args, ranks), args.data_folder, resume=args.resume))
     in_parallel = len(specs) > 1 and find_device(args.device).type == "cuda"
     one_by_one = len(specs) > 1 and not in_parallel
-    for group in [specs] if in_parallel else [{path: spec} for path, spec in specs.items()]:
-        progress = _make_progress_factory(group, args.resume, print_seeds=one_by_one)
+    groups = [specs] if in_parallel else [{path: spec} for path, spec in specs.items()]
+    printed_lines: set[str] = set()
+    for group in groups:
+        progress = _make_progress_factory(group, args.resume, print_seeds=one_by_one, printed_lines=printed_lines)
         train_validated(group, options, resume=args.resume, progress=progress)
         for path in group:
             if ranks.is_first:
@@ -180,8 +182,14 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
     return 0
 
 
-def _make_progress_factory(specs: dict[Path, TrainSpec], resume: bool, print_seeds: bool) -> ProgressFactory:
-    """Return a factory of the progress bar that first prints which runs start. It is called after all checks."""
+def _make_progress_factory(
+    specs: dict[Path, TrainSpec], resume: bool, print_seeds: bool, printed_lines: set[str]
+) -> ProgressFactory:
+    """Return a factory of the progress bar that first prints export problems and which runs start.
+
+    The factory is called after all checks. Export problems in `printed_lines` are not printed again.
+    """
+    from lcrbnn.cli.export_notice import describe_export_problems
     from lcrbnn.runs.progress import ProgressBar
     from lcrbnn.runs.run_folder import RunFolder
 
@@ -190,7 +198,9 @@ def _make_progress_factory(specs: dict[Path, TrainSpec], resume: bool, print_see
 
     def make_progress(total: int, num_done: int) -> ProgressBar:
         bar = ProgressBar(total, num_done=num_done, print_tenths=False)
-        for line in lines:
+        problem_lines = [line for line in describe_export_problems(specs.values()) if line not in printed_lines]
+        printed_lines.update(problem_lines)
+        for line in [*problem_lines, *lines]:
             bar.print_line(line)
         return bar
 

@@ -59,7 +59,7 @@ def check_modules_exist(model: nn.Module, ports: Sequence[ModulePort]) -> None:
     # The message lists no submodules of binary layers: users do not mean these.
     binary_layer_prefixes = tuple(f"{name}." for name, _ in iter_binary_layers(model))
     listed_names = [name for name in names if not name.startswith(binary_layer_prefixes)]
-    check_known_names(unknown, listed_names, f"module of {type(model).__name__}")
+    check_known_names(unknown, listed_names, f"module of {type(model).__name__}", "model.named_modules()")
 
 
 NO_MAPS_MESSAGE = (

@@ -81,7 +81,7 @@ class LcrVariant:
         """Check the values. Raise InputError for an unknown name or a number out of range."""
         for field, allowed in LCR_CHOICES.items():
             if getattr(self, field) not in RETIRED_LCR_CHOICES.get(field, {}):
-                lookup(allowed, getattr(self, field), f"retention {field}")
+                lookup(allowed, getattr(self, field), f"retention {field}", "docs/method.md")
         for field in ("sqrt_eigenvalue", "learnable_scale", "reference_gradient"):
             if not isinstance(getattr(self, field), bool):
                 raise InputError(f"{field} must be True or False; got {getattr(self, field)!r}")
@@ -98,7 +98,7 @@ class LcrVariant:
 
     def replace(self, /, **changes: Any) -> LcrVariant:
         """Return a copy with some fields changed."""
-        check_known_names(changes, [f.name for f in fields(self)], "setting of the LCR loss")
+        check_known_names(changes, [f.name for f in fields(self)], "setting of the LCR loss", "docs/method.md")
         return replace(self, **changes)
 
     def reject_retired_choices(self) -> None:
@@ -148,10 +148,10 @@ def build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: 
         if old_name in changes:
             raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
     names = ["lcr_weight", *(field.name for field in fields(LcrVariant) if field.name not in _RENAMED_ARGUMENTS)]
-    check_known_names(changes, names, "argument of Retention")
+    check_known_names(changes, names, "argument of Retention", "help(lcrbnn.Retention)")
     if lcr_weight is not None:
         check_number(lcr_weight, "lcr_weight", low=0)
         changes = {**changes, "weight": lcr_weight}
     if not isinstance(variant, LcrVariant):
-        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss")
+        variant = lookup(LCR_VARIANTS, variant, "variant of the LCR loss", "docs/method.md")
     return variant.replace(**changes)

@@ -68,15 +68,6 @@ def binarize(
     if "" in real_layers:
         raise InputError("the model is a single layer; make it a BinaryConv2d or BinaryLinear directly")
     skipped_names = _find_skipped_layers(list(real_layers), skip)
-    # In evaluation mode, TransformerEncoderLayer has a fast path that reads the weights of its linear layers directly.
-    # It would use the latent weights without binarizing them.
-    for name, parent in model.named_modules():
-        converted_children = [n for n in real_layers if n.startswith(f"{name}.") and n not in skipped_names]
-        if isinstance(parent, nn.TransformerEncoderLayer) and converted_children:
-            raise InputError(
-                f"layer {converted_children[0]!r} belongs to a TransformerEncoderLayer, which would use its real "
-                "weights in evaluation mode; add it to skip"
-            )
     binary_layers = {
         name: _make_binary_layer(name, layer, configured_method, padding_value)
         for name, layer in real_layers.items()
@@ -94,12 +85,15 @@ def binarize(
     with _explain_example_errors(example):
         replacements |= plan_activation_replacements(model, binary_layers, activation, example)
     _replace_modules(model, replacements)
+    fast_path_flags = _disable_fast_paths(model)
     if example is not None:
         try:
             with _explain_example_errors(example):
                 fit_output_shapes(model, example)
         except Exception:
             _replace_modules(model, {new_module: module for module, new_module in replacements.items()})
+            for layer, flag in fast_path_flags.items():
+                layer.activation_relu_or_gelu = flag
             raise
     return model
 
@@ -110,6 +104,20 @@ def _replace_modules(model: nn.Module, replacements: dict[nn.Module, nn.Module])
         for name, child in list(parent._modules.items()):
             if child in replacements:
                 setattr(parent, name, replacements[child])
+
+
+def _disable_fast_paths(model: nn.Module) -> dict[nn.TransformerEncoderLayer, int]:
+    """Disable the fast path of encoder layers with binary layers, and return the flags that were changed.
+
+    In evaluation mode, the fast path would read the latent weights of the linear layers without binarizing them.
+    PyTorch takes it only if the activation is known to be a ReLU or GELU.
+    """
+    flags = {}
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and any(isinstance(m, BinaryLayer) for m in module.modules()):
+            flags[module] = module.activation_relu_or_gelu
+            module.activation_relu_or_gelu = 0
+    return flags
 
 
 def _check_output_shapes_known(binary_layers: dict[str, nn.Module], method: Method, example: object) -> None:

@@ -45,7 +45,7 @@ def find_recipe(name: str) -> Recipe:
         except UnicodeDecodeError:
             raise InputError(f"the recipe {name} is not a text file") from None
     else:
-        header, settings = lookup(_read_package_recipes(), name, "recipe")
+        header, settings = lookup(_read_package_recipes(), name, "recipe", "lcrbnn recipes")
     try:
         settings = upgrade_settings(settings)
         settings.pop("schema", None)

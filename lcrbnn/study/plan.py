@@ -131,7 +131,7 @@ def read_plan(path: Path) -> StudyPlan:
 
 
 def _build_plan(path: Path, text: str, content: dict[str, Any]) -> StudyPlan:
-    check_known_names(content, PLAN_KEYS, "part of a plan")
+    check_known_names(content, PLAN_KEYS, "part of a plan", "docs/training.md")
     for key in REQUIRED_KEYS:
         if key not in content:
             raise InputError(f"{key} is missing")

@@ -66,7 +66,7 @@ def list_members() -> dict[str, ZooMember]:
 
 def find_member(name: str) -> ZooMember:
     """Return the index entry with this name. If there is none, raise InputError."""
-    return lookup(list_members(), name, "network of the zoo")
+    return lookup(list_members(), name, "network of the zoo", "lcrbnn zoo")
 
 
 def parse_zoo_name(text: str | Path) -> str | None:

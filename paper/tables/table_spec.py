@@ -203,7 +203,7 @@ def _parse_row(content: Any) -> TableRow:
 def _check_fields(content: Any, types: Mapping[str, type], required: tuple[str, ...], what: str) -> None:
     if not isinstance(content, dict):
         raise InputError(f"{what} must be a table; got {content!r}")
-    check_known_names(content, types, "part of a table")
+    check_known_names(content, types, "part of a table", "paper/tables/table_spec.py")
     for name in required:
         if name not in content:
             raise InputError(f"{name} is missing")

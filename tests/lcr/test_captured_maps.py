@@ -153,7 +153,7 @@ def test_teacher_runs_in_evaluation_mode_without_gradients() -> None:
 
 def test_teacher_may_have_other_block_names() -> None:
     model, teacher = make_small_model(), UserNetwork(nn.Conv2d)
-    with pytest.raises(InputError, match=r"no module of UserNetwork is called 'layer1\.0'; there are begin"):
+    with pytest.raises(InputError, match=r"no module of UserNetwork is called 'layer1\.0'"):
         Retention(model, reference="teacher", teacher=teacher)
     with pytest.raises(
         InputError, match="teacher_blocks must name as many blocks as the model has; got 2 for the teacher and 3"

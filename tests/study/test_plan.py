@@ -193,14 +193,14 @@ def run_rejected_plan(text: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('method = "nope"', "no binarization method is called 'nope'; there are "),
-        ('model = "nope"', "no network is called 'nope'; there are "),
-        ('dataset = "nope"', "no data set is called 'nope'; there are "),
+        ('method = "nope"', "no binarization method is called 'nope'"),
+        ('model = "nope"', "no network is called 'nope'"),
+        ('dataset = "nope"', "no data set is called 'nope'"),
         ('bits = "3/3"', "irnet "),
-        ('method_options = ["nope=1"]', "no option of irnet is called 'nope'; there are "),
+        ('method_options = ["nope=1"]', "no option of irnet is called 'nope'"),
         ('method_options = ["t_min"]', "method_options are written name=value; got 't_min'"),
-        ('lcr_variant = "nope"', "no variant of the LCR loss is called 'nope'; there are "),
-        ('lcr_options = ["nope=1"]', "no setting of the LCR loss is called 'nope'; there are "),
+        ('lcr_variant = "nope"', "no variant of the LCR loss is called 'nope'"),
+        ('lcr_options = ["nope=1"]', "no setting of the LCR loss is called 'nope'"),
         ("image_size = 32", "image_size is only for data sets that are read from image files; got digits"),
         ('method = "real"\nlcr_weight = 1', "a full-precision network has no binary layers for the LCR loss: "),
         (

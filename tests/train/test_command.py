@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lcrbnn.cli.export_notice import describe_export_problems
 from lcrbnn.cli.main import main
 from lcrbnn.cli.run_options import parse_seeds
 from lcrbnn.errors import InputError
-from lcrbnn.recipes.recipe import apply_lcr_default
+from lcrbnn.recipes.recipe import apply_lcr_default, find_recipe
 from lcrbnn.study.plan import read_plan
 from lcrbnn.train.setup.spec import TrainSpec
 
@@ -57,8 +58,24 @@ def test_the_lcr_option_sets_the_recommended_weight_of_its_variant(
     )
     assert "the gradient ratio of LCR is" in capsys.readouterr().out
     assert main(["train", "digits", "--lcr", "mine", "--run-folder", str(tmp_path / "other"), *QUICK]) == 2
-    assert "no LCR variant is called 'mine'; there are default, paper, official" in capsys.readouterr().err
+    assert "no LCR variant is called 'mine'" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_export_problems_are_printed_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real_weights = ["digits", "--method", "reactnet", "--bits", "32/1", "--seeds", "0,1"]
+    assert main(["train", *real_weights, "--run-folder", str(tmp_path / "runs"), *QUICK]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("lcrbnn export cannot export it") == 1  # for both seeds
+    assert errors.index("its weights are real") < errors.index("epoch 1/1")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "has_problems"),
+    [("digits", False), ("cifar10-resnet20-double-rbnn", False), ("imagenet-react18-step1", True)],
+)
+def test_export_problems_of_recipes_are_found_without_their_data(recipe: str, has_problems: bool) -> None:
+    assert bool(describe_export_problems([find_recipe(recipe).spec])) == has_problems
 
 
 def test_the_recommended_weight_is_that_of_the_study() -> None:
@@ -87,15 +104,14 @@ def test_resume_needs_only_the_folder(tmp_path: Path) -> None:
         (["--run-folder", "r", "--lcr-weight", "-1"], "lcr_weight must be a number of at least 0.0; got -1.0"),
         (
             ["--run-folder", "r", "--lr-schedule", "cosin"],
-            "no choice for lr_schedule is called 'cosin'; there are cosine, linear, linear-last-epoch-zero, multistep, "
-            "constant (did",
+            "no choice for lr_schedule is called 'cosin'; the closest is cosine",
         ),
         (["--run-folder", "r", "--nope"], "unrecognized arguments: --nope; see lcrbnn train --help"),
-        (["nope", "--run-folder", "r"], "no recipe is called 'nope'; there are "),
+        (["nope", "--run-folder", "r"], "no recipe is called 'nope'"),
         (["nope.toml", "--run-folder", "r"], "the recipe nope.toml cannot be read: No such file or directory"),
         (["--run-folder", "r", "--seeds", "3-1"], "--seeds must be a list such as 0-2 or 0,5; got '3-1'"),
         (["--run-folder", "r", "--seeds", "0", "--seed", "1"], "give --seed or --seeds, not both"),
-        (["--run-folder", "r", "--device", "tpu"], "no device is called 'tpu'; there are auto, cpu, cuda"),
+        (["--run-folder", "r", "--device", "tpu"], "no device is called 'tpu'"),
         (["--run-folder", "r", "--resume"], "there is no run in r to resume, and no recipe or setting to start one"),
         (
             ["--run-folder", "r", "--checkpoint-interval", "-1"],

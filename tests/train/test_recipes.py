@@ -189,11 +189,10 @@ def test_an_empty_recipe_has_the_default_settings(tmp_path: Path) -> None:
     assert (recipe.header, recipe.summary, recipe.spec) == ([], "", TrainSpec())
 
 
-def test_an_unknown_recipe_is_rejected_with_the_list_and_the_nearest() -> None:
-    assert read_error_message("digit") == (
-        f"no recipe is called 'digit'; there are {', '.join(NAMES[:24])} and {len(NAMES) - 24} more "
-        "(did you mean 'digits'?)"
-    )
+def test_an_unknown_recipe_is_rejected_with_the_nearest() -> None:
+    message = read_error_message("digit")
+    assert message.startswith("no recipe is called 'digit'; the closest is digits")
+    assert f"lcrbnn recipes lists all {len(NAMES)}" in message
 
 
 def test_an_unreadable_recipe_is_rejected(tmp_path: Path) -> None:
@@ -211,8 +210,8 @@ def test_an_unreadable_recipe_is_rejected(tmp_path: Path) -> None:
         ("epochs: 3\n", " is not valid TOML: .*line 1"),
         ("epochs = 3\nepochs = 4\n", " is not valid TOML: .*line 2"),
         ('dataset = "digits\n', " is not valid TOML: .*line 1"),
-        ("epoch = 3\n", r": no setting of a run is called 'epoch'; .*\(did you mean 'epochs'\?\)$"),
-        ("[train]\nepochs = 3\n", ": no setting of a run is called 'train'; there are "),
+        ("epoch = 3\n", r": no setting of a run is called 'epoch'; the closest .*epochs"),
+        ("[train]\nepochs = 3\n", ": no setting of a run is called 'train'"),
         ('epochs = "3"\n', ": epochs must be a whole number from 1 to 1000000000; got '3'$"),
         ("epochs = 1.5\n", r": epochs must be a whole number from 1 to 1000000000; got 1\.5$"),
         ("lr = nan\n", r": lr must be a number of at least 0\.0; got nan$"),

@@ -189,19 +189,18 @@ def test_contradictory_settings_are_rejected(changes: dict[str, Any], sentence: 
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if FIELDS[name].metadata["choices"] is not None])
-def test_an_unknown_choice_is_rejected_with_the_choices_and_the_nearest(name: str) -> None:
+def test_an_unknown_choice_is_rejected_with_the_nearest(name: str) -> None:
     for choice in FIELDS[name].metadata["choices"]:
         wrong = choice + "q"
         message = read_error_message({name: wrong})
-        assert message.startswith(f"no choice for {name} is called '{wrong}'; there are ")
-        assert message.endswith(f"(did you mean {choice!r}?)")
-        assert all(choice in message for choice in FIELDS[name].metadata["choices"])
+        assert message.startswith(f"no choice for {name} is called '{wrong}'")
+        assert choice in message.removeprefix(f"no choice for {name} is called '{wrong}'")
 
 
 def test_an_unknown_setting_is_rejected_with_the_nearest() -> None:
     message = read_error_message({"epoch": 3})
-    assert message.startswith("no setting of a run is called 'epoch'; there are dataset, train_split, ")
-    assert message.endswith("(did you mean 'epochs'?)")
+    assert message.startswith("no setting of a run is called 'epoch'")
+    assert "epochs" in message
 
 
 @pytest.mark.parametrize("name", ["epochs", "lr", "seed"])

@@ -209,7 +209,7 @@ def test_a_step_sets_the_learning_rate_and_projects() -> None:
         ({"lcr_options": ("weight=2",)}, "lcr_options cannot set weight"),
         (
             {"lcr_options": ("matrx=batch",)},
-            r"no setting of the LCR loss is called 'matrx'.*did you mean 'matrix'",
+            r"no setting of the LCR loss is called 'matrx'.*matrix",
         ),
         ({"method_options": ("t_mim=1",)}, "no option of irnet is called 't_mim'"),
         ({"method": "real", "lcr_weight": 1.0}, "a full-precision network has no binary layers for the LCR loss"),

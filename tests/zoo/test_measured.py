@@ -236,7 +236,7 @@ def test_cost_counts_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             "plot needs records of training, and the zoo has none; zoo:NAME",
         ),
         *(
-            ([command, "zoo:digit"], "no network of the zoo is called 'digit'; there are digits-resnet8-irnet")
+            ([command, "zoo:digit"], "no network of the zoo is called 'digit'")
             for command in ("robustness", "attack", "analyze", "cost")
         ),
     ],

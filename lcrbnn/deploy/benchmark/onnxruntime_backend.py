@@ -13,13 +13,13 @@ import numpy as np
 
 from lcrbnn.deploy.benchmark.runtimes import RunBatch
 from lcrbnn.deploy.engine.graph import BnnModel
-from lcrbnn.deploy.export.onnx_writer import to_onnx
+from lcrbnn.deploy.export.onnx_writer import name_onnx_outputs, to_onnx
 
 CALIBRATION_BATCHES = 8  # noise: the speed does not depend on the calibration data
 
 
 def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatch:
-    """Return a function that runs a batch in an ONNX Runtime session."""
+    """Return a function that runs a batch in an ONNX Runtime session and returns the first output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -27,7 +27,8 @@ def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatc
     options.log_severity_level = 3
     data = to_onnx(model) if kind == "float32" else quantize_int8(model)
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return lambda images: session.run(["logits"], {"images": to_channels_first(images)})[0]
+    names = list(name_onnx_outputs(model))
+    return lambda images: session.run(names, {"images": to_channels_first(images)})[0]
 
 
 def to_channels_first(images: np.ndarray) -> np.ndarray:

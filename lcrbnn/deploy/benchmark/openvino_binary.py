@@ -20,6 +20,10 @@ def build_openvino_model(model: BnnModel, ov: Any, weight_arrays: WeightArrays, 
     import openvino.opset1 as opset
 
     h, w, c = model.shape
+    unknown_ops = sorted({node.op for node in model.nodes} - set(OPENVINO_RULES))
+    if unknown_ops or model.outputs:
+        reason = f"the operators {', '.join(unknown_ops)}" if unknown_ops else "a list of outputs"
+        raise InputError(f"the binary convolution of OpenVINO cannot run this model: it has {reason}; use openvino")
     images = opset.parameter([batch, c, h, w], np.float32, name="images")
     values, sizes = [images], infer_shapes(model)
     for node in model.nodes:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lcrbnn.deploy.engine.graph import BnnModel
 
-RunBatch = Callable[[np.ndarray], np.ndarray]  # float32 images (n, h, w, c) -> logits (n, classes)
+RunBatch = Callable[[np.ndarray], np.ndarray]  # float32 images (n, h, w, c) -> the first output, such as logits
 
 
 @dataclass(frozen=True)

@@ -165,8 +165,8 @@ def _check_header(model: BnnModel) -> None:
 def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[object, ...]]) -> Shape:
     """Check a node and return the shape of its value; `checked_tensors` were already checked for earlier nodes."""
     check_text(node.name, "the name")
-    operator = lookup(OPERATORS, shorten_name(node.op), "op")
-    check_known_names(map(shorten_name, node.attributes), operator.attributes, "key of this op")
+    operator = lookup(OPERATORS, shorten_name(node.op), "op", "docs/format.md")
+    check_known_names(map(shorten_name, node.attributes), operator.attributes, "key of this op", "docs/format.md")
     if not isinstance(node.inputs, tuple | list) or len(node.inputs) != operator.num_inputs:
         raise InputError(f"its inputs must be a list of {operator.num_inputs}; got {format_value(node.inputs)}")
     for value in node.inputs:

@@ -1,7 +1,8 @@
 """From a trained network to the file model.bnn."""
 
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
+from lcrbnn.deploy.export.function_rules import FUNCTIONS
 from lcrbnn.deploy.export.module_rules import MODULE_RULES
 from lcrbnn.deploy.export.sign_rules import SIGN_RULES
 
-__all__ = ["MODULE_RULES", "SIGN_RULES", "ModelInput", "export_model"]
+__all__ = ["FUNCTIONS", "MODULE_RULES", "SIGN_RULES", "ModelInput", "export_model"]

@@ -16,9 +16,16 @@ import torch
 
 from lcrbnn.deploy.engine.graph import BnnModel, Node
 from lcrbnn.deploy.engine.reference import compute_signs, compute_values
-from lcrbnn.deploy.export.graph_builder import NodeBuilder, channels_first_index, find_consumers, raise_export_error
+from lcrbnn.deploy.export.graph_builder import NodeBuilder, find_consumers, raise_export_error
 
-ELEMENTWISE_OPS = ("affine", "hardtanh", "relu", "prelu", "shift")  # operators that act on each element separately
+ELEMENTWISE_OPS = (
+    "affine",
+    "hardtanh",
+    "relu",
+    "prelu",
+    "shift",
+    "clamp",
+)  # operators that act on each element separately
 SELECTION_OPS = ("maxpool", "subsample")  # operators that return some of their input elements
 MAX_CHUNK_ELEMENTS = 2**22  # per evaluation, to bound memory
 SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]  # tried for b: 1, 1.5, 2, 3, 4, 6 ... ulps
@@ -96,20 +103,27 @@ def compute_torch_signs(path: SignPath, sums: np.ndarray) -> np.ndarray:
             x = x.transpose(0, 1).reshape(1, first.shape[2], -1, 1)
         for torch_function in first.torch_functions[1:]:
             x = torch_function(x)
-        feature_order = None
+        flat_indices = None
         for previous, node in zip(path.nodes, path.nodes[1:], strict=False):
+            x = _set_rank(x, is_flat=node.is_flat)
             if node.op == "flatten":
-                feature_order = channels_first_index(previous.shape)
-                x = x[0, :, :, 0].T[:, :, None].expand(-1, -1, previous.shape[0] * previous.shape[1]).flatten(1)
+                assert node.flat_indices is not None
+                flat_indices = node.flat_indices
+                x = x[:, flat_indices % previous.shape[2]]  # every pixel of a channel has the same sum
             for torch_function in node.torch_functions:
                 x = torch_function(x)
         assert path.target.torch_sign is not None
-        if path.target.is_flat and x.dim() == 4:  # a map of one pixel was flattened
-            x = x[0, :, :, 0].T
-        is_negative = (path.target.torch_sign(x) < 0).numpy()
-    is_negative = is_negative[0, :, :, 0].T if is_negative.ndim == 4 else is_negative
-    is_negative = is_negative if feature_order is None else is_negative[:, feature_order]
+        x = _set_rank(x, is_flat=path.target.is_flat)
+        is_negative = _set_rank(path.target.torch_sign(x) < 0, is_flat=True).numpy()
+    is_negative = is_negative if flat_indices is None else is_negative[:, np.argsort(flat_indices)]
     return is_negative.reshape(-1, path.nodes[path.adjustable_index].shape[2])
+
+
+def _set_rank(x: torch.Tensor, *, is_flat: bool) -> torch.Tensor:
+    """Return rows of channels, or the same rows as the pixels of one feature map."""
+    if is_flat:
+        return x[0, :, :, 0].T if x.dim() == 4 else x
+    return x if x.dim() == 4 else x.T[None, :, :, None]
 
 
 def _run_elementwise(op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -139,8 +153,10 @@ def _run_nodes(nodes: Sequence[NodeBuilder], x: np.ndarray, columns: np.ndarray,
     return x
 
 
-def _select_channels(parameter: np.ndarray, columns: np.ndarray, channels: int) -> np.ndarray:
+def _select_channels(parameter: Any, columns: np.ndarray, channels: int) -> Any:
     """Return the parameters of some channels; after a flatten each channel has one parameter per pixel."""
+    if not isinstance(parameter, np.ndarray):  # the limit of a clamp
+        return parameter
     return parameter.reshape(-1, channels)[:, columns].reshape(-1)
 
 

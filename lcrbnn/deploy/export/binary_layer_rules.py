@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,30 +11,50 @@ from torch import Tensor
 
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, TorchFunction, Value, raise_export_error
+from lcrbnn.deploy.export.channel_rows import ChannelRows
+from lcrbnn.deploy.export.graph_builder import (
+    GraphBuilder,
+    NodeBuilder,
+    SlidingWindow,
+    TorchFunction,
+    Value,
+    raise_export_error,
+)
+from lcrbnn.deploy.export.layouts import Layout, make_standard_layout
 from lcrbnn.deploy.export.multi_level_rules import export_sum_of_products, has_several_levels
 from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 
+# On a CPU, the GELU of PyTorch is exactly 0, with the sign +1, below about -5.5, because 1 + erf(x) rounds to 0. There,
+# the GELU of the format is between this number and 0. Only inputs within 2e-7 of 0 get another sign than in PyTorch.
+GELU_THRESHOLD = np.float32(-8e-8)
 FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
 
 
 def export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x: Value, window: SlidingWindow) -> Value:
     """Add the node of a binary convolution."""
-    return _export_binary_layer(
-        builder, name, layer, x, window, (*window.output_size(x.shape, name), layer.out_channels)
-    )
+    size = window.output_size(x.shape, name)
+    layout = make_standard_layout((*size, layer.out_channels), 4)
+    return _export_binary_layer(builder, name, layer, ChannelRows(x, 1, None, None), window, size, layout)
 
 
-def export_binary_linear(builder: GraphBuilder, name: str, layer: BinaryLinear, x: Value) -> Value:
+def export_binary_linear(builder: GraphBuilder, name: str, layer: BinaryLinear, rows: ChannelRows) -> Value:
     """Add the node of a binary linear layer: a convolution of one pixel."""
-    return _export_binary_layer(builder, name, layer, x, SlidingWindow((1, 1)), (1, 1, layer.out_features))
+    layout, size = rows.make_layout(layer.out_features), rows.value.shape[:2]
+    return _export_binary_layer(builder, name, layer, rows, SlidingWindow((1, 1)), size, layout)
 
 
 def _export_binary_layer(
-    builder: GraphBuilder, name: str, layer: BinaryLayer, x: Value, window: SlidingWindow, shape: tuple[int, int, int]
+    builder: GraphBuilder,
+    name: str,
+    layer: BinaryLayer,
+    input_rows: ChannelRows,
+    window: SlidingWindow,
+    size: tuple[int, int],
+    layout: Layout,
 ) -> Value:
+    x, shape = input_rows.value, (*size, layer.weight.shape[0])
     if layer.method.has_real_weights:
         raise_export_error(
             name,
@@ -49,10 +68,10 @@ def _export_binary_layer(
         )
     binary_weight = layer.binarize_weight()
     if has_several_levels(layer, binary_weight):
-        return export_sum_of_products(builder, name, layer, x, window, shape)
+        return export_sum_of_products(builder, name, layer, input_rows, window, layout, shape)
     _check_weight_levels(name, layer, binary_weight)
     signs = to_array(binary_weight.signs)
-    rows = x.reorder_features(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
+    rows = input_rows.reorder(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
     a, spatial = _split_scale(binary_weight.scale, shape, name)
     b = np.zeros(len(signs))
     attributes: dict[str, Any] = {"weight": PackedSigns(pack_signs(rows), rows.shape[1])}
@@ -63,16 +82,20 @@ def _export_binary_layer(
             raise_export_error(name, f"its real input is padded with {padding_value:g}, but the format pads with 0")
     else:
         scale, offset = _activation_scale_and_offset(name, layer, spatial is not None)
-        attributes |= {"threshold": _find_threshold(name, layer, x), "pad_sign": _find_pad_sign(name, layer, window)}
+        attributes |= {
+            "threshold": _find_threshold(name, layer, input_rows),
+            "pad_sign": _find_pad_sign(name, layer, window),
+        }
         b = a * offset * signs.reshape(len(signs), -1).sum(1, dtype=np.float64)
         a = a * scale
     if layer.bias is not None:
         b = b + to_array(layer.bias)
     attributes |= {"a": a, "b": b} | ({} if spatial is None else {"spatial": spatial}) | window.to_attributes()
-    value = builder.add_node("wconv" if binarizer is None else "bconv", name, x, shape, scale_sums(layer), **attributes)
+    op = "wconv" if binarizer is None else "bconv"
+    value = builder.add_node(op, name, x, shape, scale_sums(layer), layout, **attributes)
     if binarizer is not None:
         value.node.torch_sign = lambda y: binarizer(y).signs
-    return replace(value, feature_order=None)
+    return value
 
 
 def _check_weight_levels(name: str, layer: BinaryLayer, binary_weight: BinaryTensor) -> None:
@@ -146,13 +169,24 @@ def _activation_scale_and_offset(name: str, layer: BinaryLayer, has_spatial_scal
     )
 
 
-def _find_threshold(name: str, layer: BinaryLayer, x: Value) -> np.ndarray | str:
+def _find_threshold(name: str, layer: BinaryLayer, rows: ChannelRows) -> np.ndarray | str:
     assert layer.input_binarizer is not None
-    rule = SIGN_RULES.get(type(layer.input_binarizer))
+    rule, channels = SIGN_RULES.get(type(layer.input_binarizer)), rows.value.shape[2]
     threshold = (
-        _read_custom_thresholds(name, layer, x.shape[2]) if rule is None else rule(layer.input_binarizer, x.shape[2])
+        _read_custom_thresholds(name, layer, channels) if rule is None else rule(layer.input_binarizer, channels)
     )
-    return threshold if isinstance(threshold, str) else x.reorder_features(threshold)
+    if isinstance(threshold, str):
+        return threshold
+    if _find_source_op(rows.value.node) in ("gelu", "gelu_tanh"):
+        threshold = np.where(np.abs(threshold) < -GELU_THRESHOLD, GELU_THRESHOLD, threshold)
+    return rows.reorder(threshold)
+
+
+def _find_source_op(node: NodeBuilder) -> str:
+    """Return the operator that computed the numbers of a value, which later nodes only select."""
+    while node.op in ("take", "strided", "flatten", "subsample", "maxpool", "channels"):
+        node = node.inputs[0]
+    return node.op
 
 
 def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:

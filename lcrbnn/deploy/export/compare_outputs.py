@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.graph import BnnModel, Node
-from lcrbnn.deploy.engine.operators import OPERATORS
+from lcrbnn.deploy.engine.operators import OPERATORS, find_version_2_feature, infer_shapes
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.adjust_rounding import ELEMENTWISE_OPS, SELECTION_OPS
 from lcrbnn.deploy.export.graph_builder import channels_first_index
@@ -30,6 +30,7 @@ from lcrbnn.deploy.export.torch_activations import (
     to_channels_last,
     to_format_order,
 )
+from lcrbnn.errors import InputError
 
 LAYER_OPS = ("conv", "bconv", "wconv")
 TORCH_BATCH_SIZE = 50  # images per forward pass of PyTorch
@@ -103,6 +104,7 @@ def compare_recorded_layers(
     recorded: RecordedActivations, logits: Tensor, model: BnnModel, images: Tensor, run_node: RunNode
 ) -> LayerComparison:
     """Compare each layer with PyTorch's recorded activations for the same images, as compare_layers does."""
+    check_version_1(model)
     comparison = LayerComparison()
     torch_values = [to_channels_last(images)]  # PyTorch's values; the model's value if no module computes it
     model_values = list(torch_values)  # values computed from PyTorch's input of the last layer
@@ -143,6 +145,15 @@ def compare_recorded_layers(
     if not np.array_equal(torch_values[-1], to_channels_last(logits)):
         comparison.faults.append("the last value of the model does not correspond to the output of the network")
     return comparison
+
+
+def check_version_1(model: BnnModel) -> None:
+    """Raise InputError for a model that version 1 of the format cannot store: its values are not those of modules."""
+    feature = find_version_2_feature(model, infer_shapes(model))
+    if feature is not None:
+        raise InputError(
+            f"only models of version 1 can be compared layer by layer, but this one has {feature}; compare its outputs"
+        )
 
 
 def _compare_signs(
@@ -216,6 +227,7 @@ def trace_mismatches(
 
     `torch_logits` must come from predict_with_torch, because PyTorch's sums can depend on the batch.
     """
+    check_version_1(model)
     differing_images = np.flatnonzero(torch_logits.argmax(1) != engine_logits.argmax(1))
     mismatches: list[PredictionMismatch] = []
     with Engine(to_bytes(model), fuse=False) as engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import nn
 
 from lcrbnn.data.datasets import DataSet
 from lcrbnn.deploy.engine.attributes import IntegerAttribute
-from lcrbnn.deploy.engine.graph import BnnModel, Node
+from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node
 from lcrbnn.deploy.engine.operators import infer_shapes
 from lcrbnn.deploy.export.adjust_rounding import adjust_rounding
+from lcrbnn.deploy.export.arithmetic_rules import describe_shape
 from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes, round_to_float32
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, NodeBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.linear_rules import export_matrix_product
 from lcrbnn.deploy.export.module_rules import export_module
 from lcrbnn.errors import InputError
 from lcrbnn.nn.layers import BinaryConv2d
@@ -55,15 +58,25 @@ def export_model(net: nn.Module, images: DataSet | ModelInput, name: str, *, hal
     Batch norms are folded into the layers before them. Folding changes no sign that depends on one integer sum alone.
     `half` stores the weights of real convolutions and linear layers as float16.
     """
+    return convert_network(net, images, name, half=half)
+
+
+def convert_network(
+    net: nn.Module, images: DataSet | ModelInput, name: str, *, half: bool = False, adjusts_rounding: bool = True
+) -> BnnModel:
+    """Return what export_model returns. Without `adjusts_rounding`, which takes most of the time, signs may differ."""
     _check_network(net)
     model_input = _normalize_model_input(images)
     builder = GraphBuilder(model_input.shape)
     with eval_mode(net), torch.no_grad():
-        output = builder.resolve(export_module(builder, "", net, builder.input_value), "")
-        builder.remove_unused_nodes(_restore_torch_order(builder, output))
-        nodes = fold_affine_nodes(builder.nodes)
+        outputs = _arrange_outputs(builder, export_module(builder, "", net, builder.input_value))
+        builder.remove_unused_nodes(list(outputs.values()))
+        # As readers of their values, the outputs take part in the folding.
+        readers = {name: NodeBuilder("output", name, [value.node], value.shape) for name, value in outputs.items()}
+        nodes = [node for node in fold_affine_nodes([*builder.nodes, *readers.values()]) if node.op != "output"]
         round_to_float32(nodes)
-        adjust_rounding(nodes)
+        if adjusts_rounding:
+            adjust_rounding(nodes)
     index: dict[NodeBuilder, int] = {builder.input_value.node: 0} | {node: i for i, node in enumerate(nodes, 1)}
     model = BnnModel(
         name=name,
@@ -74,6 +87,7 @@ def export_model(net: nn.Module, images: DataSet | ModelInput, name: str, *, hal
         margin=model_input.margin,
         classes=model_input.classes,
         nodes=tuple(Node(n.op, n.name, tuple(index[i] for i in n.inputs), _final_attributes(n, half)) for n in nodes),
+        outputs=_list_model_outputs(outputs, readers, index, model_input.classes),
     )
     infer_shapes(model)
     return model
@@ -96,17 +110,57 @@ def _to_python_numbers(value: Any) -> Any:
     return tuple(map(_to_python_numbers, value)) if isinstance(value, tuple | list) else value
 
 
-def _restore_torch_order(builder: GraphBuilder, output: Value) -> Value:
-    """Return the output in PyTorch's order; a flattened map needs a permutation, written as a linear layer."""
-    if output.feature_order is None:
-        return output
-    return export_module(builder, "order", _make_identity_linear(output.shape[2]), output)
+def _arrange_outputs(builder: GraphBuilder, result: Any) -> dict[str, Value]:
+    """Return the outputs of a network by name, each in the standard layout; the result may be nested."""
+    outputs: dict[str, Value] = {}
+    for name, value in _name_outputs(result, ""):
+        title = f"its output {name or 'output'!r}"
+        if not isinstance(value, Value):
+            raise_export_error("", f"{title} is a {type(value).__name__}, not a tensor of the images")
+        value, shape = builder.resolve(value, ""), value.torch_shape
+        if value.layout.batch_axis != 0 or shape[0] != 1 or len(shape) > 4:
+            reason = f"has the shape {describe_shape(value)}; the images must be on the first of at most 4 axes"
+            raise_export_error("", f"{title} {reason}")
+        outputs[name or "output"] = _arrange_output(builder, value)
+    if len({value.node for value in outputs.values()}) != len(outputs):
+        outputs = {name: _copy_output(builder, name, value) for name, value in outputs.items()}
+    return outputs
 
 
-def _make_identity_linear(n: int) -> nn.Linear:
-    linear = nn.Linear(n, n, bias=False)
-    linear.weight.copy_(torch.eye(n))
-    return linear
+def _name_outputs(result: Any, prefix: str) -> list[tuple[str, Any]]:
+    """Return the names and items of nested tuples, lists and dicts; the items of a tuple are numbered."""
+    if isinstance(result, dict):
+        parts = [(str(key), item) for key, item in result.items()]
+    elif isinstance(result, tuple | list):
+        parts = [(str(index), item) for index, item in enumerate(result)]
+    else:
+        return [(prefix, result)]
+    return [named for key, item in parts for named in _name_outputs(item, f"{prefix}.{key}" if prefix else key)]
+
+
+def _arrange_output(builder: GraphBuilder, value: Value) -> Value:
+    """Return an output in its standard layout; a flattened map needs a permutation, written as a linear layer."""
+    features = value.torch_shape[-1]
+    if value.layout.is_vector and value.layout.stored_indices is not None and value.shape == (1, 1, features):
+        return export_matrix_product(builder, "order", value, torch.eye(features))
+    arranged = builder.arrange_standard(value, "output")
+    return _copy_output(builder, "output", arranged) if arranged.node is builder.input_value.node else arranged
+
+
+def _copy_output(builder: GraphBuilder, name: str, value: Value) -> Value:
+    """Return a copy of an output: the input and a value with several names need a node of their own."""
+    channels = value.shape[2]
+    return builder.add_node("affine", f"{name}.copy", value, a=np.ones(channels), b=np.zeros(channels))
+
+
+def _list_model_outputs(
+    outputs: dict[str, Value], readers: dict[str, NodeBuilder], index: dict[NodeBuilder, int], classes: Sequence[str]
+) -> tuple[ModelOutput, ...]:
+    """Return the outputs to list in the file: none if the last value is the only output and a vector of the classes."""
+    listed = tuple(ModelOutput(name, index[reader.inputs[0]]) for name, reader in readers.items())
+    (first, *others) = outputs.values()
+    is_classifier = not others and first.layout.is_vector and bool(classes) and listed[0].value == len(index) - 1
+    return () if is_classifier else listed
 
 
 def _final_attributes(node: NodeBuilder, half: bool) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def round_to_float32(nodes: Sequence[NodeBuilder]) -> None:
     """Round every float64 tensor to float32; raise InputError if a number is too large."""
     for node in nodes:
         for key, value in node.attributes.items():
-            if not isinstance(value, np.ndarray):
+            if not isinstance(value, np.ndarray) or value.dtype == np.int32:
                 continue
             with np.errstate(over="ignore"):
                 node.attributes[key] = np.ascontiguousarray(value, np.float32)

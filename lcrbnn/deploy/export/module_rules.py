@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from lcrbnn.deploy.export.activation_rules import LayerRule
+from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.fx_tracing import trace_forward
 from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layer_rules import LAYER_RULES, LayerRule
+from lcrbnn.deploy.export.layer_rules import LAYER_RULES
+from lcrbnn.deploy.export.transformer_rules import TRANSFORMER_RULES
 from lcrbnn.nn.models.blocks import DoubleBlock, PadChannels, PlainBlock, SingleBlock
 from lcrbnn.nn.models.network import Network
 from lcrbnn.nn.models.reactnet_a import DuplicateChannels, MobileBlock
 
 
-def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: Value) -> Value:
+def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: Any, **options: Any) -> Any:
     """Add the nodes of a module and return its output.
 
     The rule depends on the exact type, because a subclass may compute something else. A custom module has no rule: its
     forward is traced, and the modules that it calls are exported in turn.
     """
+    if builder.checker is None:
+        return _apply_module_rule(builder, name, module, inputs, options)
+    export = partial(_apply_module_rule, builder, name, module, inputs, options)
+    return builder.checker.check_module(export, name, module)
+
+
+def _apply_module_rule(
+    builder: GraphBuilder, name: str, module: nn.Module, inputs: Sequence[Any], options: dict[str, Any]
+) -> Any:
     _check_hooks(name, module)
-    rule = MODULE_RULES.get(type(module))
-    if rule is not None and len(inputs) == 1:
-        value = rule(builder, name, module, *inputs)
-        return builder.record_overwrite(name, *inputs, value) if getattr(module, "inplace", False) else value
-    if rule is not None:
-        raise_export_error(name, f"it gets {len(inputs)} maps, but takes one")
+    kind = type(module)
+    if kind in TRANSFORMER_RULES:
+        return _call_transformer_rule(builder, name, module, inputs, options)
+    if kind in MODULE_RULES:
+        arguments = [*inputs, *options.values()]
+        if not all(isinstance(v, Value) for v in arguments):
+            raise_export_error(name, "it is called with arguments other than maps")
+        if len(arguments) != 1:
+            raise_export_error(name, f"it gets {len(arguments)} maps, but takes one")
+        value = MODULE_RULES[kind](builder, name, module, arguments[0])
+        return builder.record_overwrite(name, arguments[0], value) if getattr(module, "inplace", False) else value
     if is_parametrized(module):
         raise_export_error(
             name,
             "it is parametrized; make its parameters plain with torch.nn.utils.parametrize.remove_parametrizations",
         )
-    if type(module).__module__.startswith("torch."):
-        known_names = ", ".join(dict.fromkeys(kind.__name__ for kind in MODULE_RULES))
-        raise_export_error(name, f"{type(module).__name__} has no export rule; there are rules for {known_names}")
-    return trace_forward(builder, name, module, inputs, export_module)
+    if kind.__module__.startswith("torch."):
+        known_names = [k.__name__ for k in (*MODULE_RULES, *TRANSFORMER_RULES) if k.__module__.startswith("torch.")]
+        raise_export_error(
+            name,
+            f"{kind.__name__} has no export rule",
+            find_alternatives(kind.__name__, known_names),
+            "lcrbnn.deploy.export.MODULE_RULES lists all",
+        )
+    return trace_forward(builder, name, module, inputs, options, export_module)
+
+
+def _call_transformer_rule(
+    builder: GraphBuilder, name: str, module: nn.Module, inputs: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Return the output of a module with several arguments; raise InputError if they do not fit."""
+    rule = TRANSFORMER_RULES[type(module)]
+    try:
+        inspect.signature(rule).bind(builder, name, module, export_module, *inputs, **options)
+    except TypeError as error:
+        raise_export_error(name, f"its arguments do not fit ({error})")
+    return rule(builder, name, module, export_module, *inputs, **options)
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:

@@ -12,7 +12,6 @@ The product of both sums is a sum of binary convolutions, one per pair (i, j). T
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,9 @@ from torch import Tensor
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
 from lcrbnn.deploy.export.activation_levels import ACTIVATION_LEVELS, ActivationLevels, SignBase
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Shape, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.channel_rows import ChannelRows
+from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.layouts import Layout, Shape, make_standard_layout
 from lcrbnn.deploy.export.sign_rules import to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer
 from lcrbnn.nn.methods.binarizer import BinaryTensor
@@ -52,9 +53,15 @@ def has_several_levels(layer: BinaryLayer, weight: BinaryTensor) -> bool:
 
 
 def export_sum_of_products(
-    builder: GraphBuilder, name: str, layer: BinaryLayer, x: Value, window: SlidingWindow, shape: Shape
+    builder: GraphBuilder,
+    name: str,
+    layer: BinaryLayer,
+    rows: ChannelRows,
+    window: SlidingWindow,
+    layout: Layout,
+    shape: Shape,
 ) -> Value:
-    """Add the binary products of a layer and their sum, and return the sum."""
+    """Add the binary products of a layer and their sum, and return the sum, which has this layout and shape."""
     weight = layer.binarize_weight()
     bases = _split_weight(name, weight)
     activation = None
@@ -66,8 +73,8 @@ def export_sum_of_products(
                 f"its activations ({type(layer.input_binarizer).__name__}) have no rule together with a weight of "
                 "several bases or levels",
             )
-        activation = rule(builder, name, layer.input_binarizer, x)
-    products = _Products(builder, name, layer, x, window, shape, activation)
+        activation = rule(builder, name, layer.input_binarizer, rows.value)
+    products = _Products(builder, name, layer, rows, window, layout, shape, activation)
     bias = np.zeros(shape[2]) if layer.bias is None else to_array(layer.bias).astype(np.float64)
     terms = [
         products.add(base, f"product{i}", bias + products.count_constant(bases) if i == 0 else None)
@@ -80,7 +87,7 @@ def export_sum_of_products(
     total = terms[0]
     for i, term in enumerate(terms[1:], 1):
         total = builder.add_node("add", f"{name}.sum{i}", [total, term])
-    return replace(total, feature_order=None)
+    return total
 
 
 class _Products:
@@ -91,13 +98,14 @@ class _Products:
         builder: GraphBuilder,
         name: str,
         layer: BinaryLayer,
-        x: Value,
+        rows: ChannelRows,
         window: SlidingWindow,
+        layout: Layout,
         shape: Shape,
         activation: ActivationLevels | None,
     ) -> None:
-        self.builder, self.name, self.layer, self.x = builder, name, layer, x
-        self.window, self.shape, self.activation = window, shape, activation
+        self.builder, self.name, self.layer, self.rows, self.x = builder, name, layer, rows, rows.value
+        self.window, self.layout, self.shape, self.activation = window, layout, shape, activation
         self.padding_value = float(getattr(layer, "padding_value", 0.0))
         binarizer = layer.input_binarizer
         self.has_real_border = any(window.pad) and binarizer is not None and binarizer.has_real_padding
@@ -137,7 +145,7 @@ class _Products:
     def _add_sign_product(
         self, step: str, base: SignBase, shape: Shape, a: np.ndarray, b: np.ndarray, attributes: dict[str, Any]
     ) -> Value:
-        signs = {"threshold": base.x.reorder_features(base.threshold), "pad_sign": self.pad_sign}
+        signs = {"threshold": self.rows.reorder(base.threshold), "pad_sign": self.pad_sign}
         product = self._add_node("bconv", step, base.x, shape, a=a, b=b, **signs, **attributes)
         torch_a, torch_b = (torch.from_numpy(numbers.astype(np.float32)) for numbers in (a, b))
         product.node.torch_functions.append(partial(_scale_channels, factors=(torch_a, torch_b)))
@@ -196,17 +204,15 @@ class _Products:
             output = self.layer._apply_linear(constant_input, signs, self.padding_value)[0].numpy()
             total = total + base.scale[:, None, None] * output
         value = np.asarray(total).transpose(1, 2, 0)
-        return self._add_node("constant", "border", [], value.shape, value=value)
+        return self.builder.add_constant(f"{self.name}.border", value, make_standard_layout(value.shape, 4))
 
     def _weight_attributes(self, signs: np.ndarray) -> dict[str, Any]:
-        if signs.ndim == 2:
-            rows = self.x.reorder_features(signs)
-        else:
-            rows = signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
+        rows = self.rows.reorder(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
         return {"weight": PackedSigns(pack_signs(rows), rows.shape[1])}
 
-    def _add_node(self, op: str, step: str, inputs: Any, shape: Shape, **attributes: Any) -> Value:
-        return self.builder.add_node(op, f"{self.name}.{step}", inputs, shape, **attributes)
+    def _add_node(self, op: str, step: str, x: Value, shape: Shape, **attributes: Any) -> Value:
+        layout = self.layout if shape == self.shape else make_standard_layout(shape, 4)
+        return self.builder.add_node(op, f"{self.name}.{step}", x, shape, None, layout, **attributes)
 
     def _sum(self, products: list[Value], step: str) -> Value:
         total = products[0]

@@ -7,6 +7,7 @@ sums would no longer be integers, and a sum of 0 would get a random sign. A Clip
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ import numpy as np
 from lcrbnn.deploy.engine.bits import unpack_signs
 from lcrbnn.deploy.engine.bnn_file import check_file_path, make_parent_folder
 from lcrbnn.deploy.engine.graph import BnnModel, Node, PackedSigns
-from lcrbnn.deploy.engine.operators import check_vector_output, infer_shapes
+from lcrbnn.deploy.engine.operators import infer_shapes
+from lcrbnn.deploy.export.onnx_operators import ONNX_RULES_2
 from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import write_atomic
 
 OPSET_VERSION = 17
+MIN_SHARED_INDICES = 16  # constants of more indices are stored once
 IR_VERSION = 9  # IR version of the file, low enough for older runtimes
 
 
@@ -32,10 +35,16 @@ class OnnxGraph:
         self.onnx = onnx
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+        self._index_names: dict[Any, str] = {}  # long index arrays, which many layers have in common
 
     def add_constant(self, value: np.ndarray) -> str:
         """Add an array and return its name."""
+        key = (value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes()) if value.dtype == np.int64 else None
+        if key in self._index_names:
+            return self._index_names[key]
         name = f"c{len(self.constants)}"
+        if key is not None and value.size > MIN_SHARED_INDICES:
+            self._index_names[key] = name
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
@@ -51,7 +60,11 @@ class OnnxGraph:
 
 
 def to_onnx(model: BnnModel) -> bytes:
-    """Return an ONNX file with the float32 input "images" (n, c, h, w) and the output "logits" (n, classes)."""
+    """Return an ONNX file with the float32 input "images" (n, c, h, w).
+
+    A model of one vector has the output "logits" (n, classes). The outputs of any other model have their own names.
+    Maps are (n, c, h, w) and vectors are (n, c).
+    """
     try:
         import onnx
     except ImportError:
@@ -59,25 +72,33 @@ def to_onnx(model: BnnModel) -> bytes:
             "writing ONNX files needs the package onnx, which is not installed: pip install onnx"
         ) from None
     sizes = infer_shapes(model)
-    output = check_vector_output(model, sizes)
     onnx_graph = OnnxGraph(onnx)
     value_names = ["images"]
     for index, node in enumerate(model.nodes):
-        if node.op not in ONNX_RULES:
-            raise InputError(f"the ONNX writer does not support the operator {node.op!r} (node {index}, {node.name!r})")
-        channels = sizes[node.inputs[0]][2]
-        value_names.append(ONNX_RULES[node.op](onnx_graph, node, [value_names[i] for i in node.inputs], channels))
+        inputs, shapes = [value_names[i] for i in node.inputs], [sizes[i] for i in node.inputs]
+        if node.op in ONNX_RULES:
+            value_names.append(ONNX_RULES[node.op](onnx_graph, node, inputs, shapes[0][2]))
+        else:
+            value_names.append(ONNX_RULES_2[node.op](onnx_graph, node, inputs, shapes, sizes[index + 1]))
         onnx_graph.nodes[-1].name = f"{index} {node.name}"
     h, w, c = model.shape
-    onnx_graph.add_node("Flatten", value_names[output.value], axis=1)
-    onnx_graph.nodes[-1].output[0] = "logits"
     make_value_info = onnx.helper.make_tensor_value_info
     float32 = onnx.TensorProto.FLOAT
+    output_infos = []
+    for name, value in name_onnx_outputs(model).items():
+        rows, columns, channels = sizes[value]
+        is_vector = (rows, columns) == (1, 1)
+        attributes: dict[str, Any] = {"axis": 1} if is_vector else {}
+        onnx_graph.add_node("Flatten" if is_vector else "Identity", value_names[value], **attributes)
+        onnx_graph.nodes[-1].output[0] = name
+        output_infos.append(
+            make_value_info(name, float32, ["n", channels] if is_vector else ["n", channels, rows, columns])
+        )
     graph_proto = onnx.helper.make_graph(
         onnx_graph.nodes,
         model.name or "lcrbnn",
         [make_value_info("images", float32, ["n", c, h, w])],
-        [make_value_info("logits", float32, ["n", sizes[output.value][2]])],
+        output_infos,
         onnx_graph.constants,
     )
     onnx_model = onnx.helper.make_model(
@@ -88,6 +109,19 @@ def to_onnx(model: BnnModel) -> bytes:
     )
     onnx.checker.check_model(onnx_model)
     return onnx_model.SerializeToString()
+
+
+def name_onnx_outputs(model: BnnModel) -> dict[str, int]:
+    """Return the value of each output by its name in ONNX, where no other value may have this name."""
+    if not model.outputs:
+        return {"logits": len(model.nodes)}
+    names: dict[str, int] = {}
+    for output in model.outputs:
+        name = output.name
+        while name in names or re.fullmatch(r"images|[vc]\d+|", name):
+            name += "_"
+        names[name] = output.value
+    return names
 
 
 def write_onnx(path: Path | str, model: BnnModel) -> None:

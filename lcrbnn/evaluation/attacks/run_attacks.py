@@ -26,7 +26,7 @@ def select_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> d
     Steps, restarts and queries replace the values of attacks that have them.
     """
     overrides = {name: value for name, value in changes.items() if value is not None}
-    attacks = [lookup(ATTACKS, name, "attack") for name in names or ATTACKS]
+    attacks = [lookup(ATTACKS, name, "attack", "lcrbnn attack --help") for name in names or ATTACKS]
     settings_by_attack = {
         attack.name: {k: v for k, v in overrides.items() if k in attack.settings} for attack in attacks
     }

@@ -93,7 +93,7 @@ def apply_corruption(
     Random numbers depend only on the corruption, the severity, the split and `indices` (the positions of the images in
     the split). The corruption frost needs its photos on the device of the images.
     """
-    corruption = lookup(CORRUPTIONS, name, "corruption")
+    corruption = lookup(CORRUPTIONS, name, "corruption", "docs/corruptions.md")
     check_number(severity, "a severity", low=SEVERITIES[0], high=SEVERITIES[-1], integer=True)
     if images.ndim != 4 or images.dtype != torch.uint8 or images.shape[2] != images.shape[3]:
         raise InputError(

@@ -77,7 +77,7 @@ def measure_corruption_errors(
         if record_path is not None:
             check_output_file(record_path, "a record")
     for corruption in settings.corruptions:
-        lookup(CORRUPTIONS, corruption, "corruption")
+        lookup(CORRUPTIONS, corruption, "corruption", "docs/corruptions.md")
     device = find_device(options.device)
     evaluators = [CorruptionEvaluator(model, record_path, device, settings.head_names) for model, record_path in models]
     dataset = evaluators[0].dataset

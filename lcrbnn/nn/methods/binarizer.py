@@ -213,7 +213,7 @@ class Method:
 
     def configure(self, bits: str | None = None, **options: Any) -> Method:
         """Return the method with other bits and options. Bits are written "weights/activations", as in papers."""
-        check_known_names(options, self.option_names(), f"option of {self.name}")
+        check_known_names(options, self.option_names(), f"option of {self.name}", "docs/methods.md")
         method = replace(self, options={**self.options, **options})
         if bits is None:
             return method

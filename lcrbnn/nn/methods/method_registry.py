@@ -206,8 +206,8 @@ def get_method(name: str | Method, bits: str | None = None, **options: Any) -> M
 def _find_method(name: str) -> Method:
     names = str(name).split("/")
     if len(names) != 2:
-        return lookup(METHODS, name, "binarization method")
-    weights, activations = (lookup(METHODS, part, "binarization method") for part in names)
+        return lookup(METHODS, name, "binarization method", "lcrbnn methods")
+    weights, activations = (lookup(METHODS, part, "binarization method", "lcrbnn methods") for part in names)
     if activations.supported_activation_bits == (32,):
         raise InputError(f"{activations.name} has real activations, so it cannot follow the slash in {name}")
     return replace(

@@ -301,7 +301,7 @@ def create_model(
     model. `bits` and further options are passed to the method: `create_model("resnet20-double", "irnet", bits="1/32",
     t_min=0.1)`.
     """
-    row = lookup(MODELS, name, "network")
+    row = lookup(MODELS, name, "network", "lcrbnn models")
     num_classes = row.num_classes if num_classes is None else num_classes
     image_size = row.image_size if image_size is None else image_size
     method = None if method == FULL_PRECISION else method

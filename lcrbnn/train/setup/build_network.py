@@ -26,7 +26,7 @@ def build_lcr_variant(spec: TrainSpec) -> LcrVariant:
     changes = parse_options(spec.lcr_options, "lcr_options")
     if "weight" in changes:
         raise InputError("lcr_options cannot set weight: use the setting lcr_weight")
-    return lookup(LCR_VARIANTS, spec.lcr_variant, "variant of the LCR loss").replace(
+    return lookup(LCR_VARIANTS, spec.lcr_variant, "variant of the LCR loss", "docs/method.md").replace(
         weight=1.0 if spec.lcr_gradient_ratio > 0 else spec.lcr_weight, **changes
     )
 
@@ -100,5 +100,5 @@ def configure_method(spec: TrainSpec) -> Method | None:
             raise InputError("a full-precision network has no binary layers for a regularizer")
         return None
     method = get_method(spec.method)
-    check_known_names(options, method.option_names(), f"option of {method.name}")
+    check_known_names(options, method.option_names(), f"option of {method.name}", "docs/methods.md")
     return method.configure(spec.bits or None, **options)

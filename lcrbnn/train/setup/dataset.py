@@ -35,7 +35,7 @@ def find_dataset(
 
     With a `picture_split`, which a run has stored, opening other images raises InputError.
     """
-    dataset = lookup(DATASETS, spec.dataset, "data set")
+    dataset = lookup(DATASETS, spec.dataset, "data set", "lcrbnn data")
     if spec.split_seed and not dataset.divides_class_folders:
         raise InputError(f"split_seed is only for the data set 'folder'; got {dataset.name}")
     if dataset.find_image_folder is None:
@@ -88,7 +88,7 @@ def check_class_names(class_names: tuple[str, ...], folder: Path) -> None:
 
 def fill_in_num_classes(spec: TrainSpec, folder: Path) -> TrainSpec:
     """Return the spec with the number of class folders, if neither the data set nor the spec sets `num_classes`."""
-    dataset = lookup(DATASETS, spec.dataset, "data set")
+    dataset = lookup(DATASETS, spec.dataset, "data set", "lcrbnn data")
     if dataset.find_image_folder is None or dataset.num_classes or spec.num_classes:
         return spec
     return spec.replace(num_classes=len(dataset.find_image_folder(folder).classes))
@@ -119,7 +119,7 @@ class DataAccess:
         """Raise InputError for values out of range."""
         check_number(self.workers, "workers", low=-1, high=4096, integer=True)
         check_number(self.worker_timeout_s, "worker_timeout_s", low=0.1)
-        lookup(CACHE_MODES, self.cache_images, "value of cache_images")
+        lookup(CACHE_MODES, self.cache_images, "value of cache_images", "lcrbnn train --help")
 
     def count_workers(self, num_runs: int = 1) -> int:
         """Return the number of worker processes per run, if this process trains `num_runs` runs in parallel."""

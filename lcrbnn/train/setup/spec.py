@@ -289,7 +289,7 @@ class TrainSpec:
         """Return a copy with some fields changed. Lists are accepted for tuples."""
         reject_old_names(changes, SETTINGS)
         columns = {column.name: column for column in fields(self)}
-        check_known_names(changes, columns, "setting of a run")
+        check_known_names(changes, columns, "setting of a run", "lcrbnn train --help")
         converted: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) and isinstance(columns[name].default, tuple) else v
             for name, v in changes.items()
@@ -391,7 +391,7 @@ def _check_value(name: str, value: Any, default: Any, metadata: dict[str, Any]) 
         if not isinstance(value, str):
             raise InputError(f"{name} must be a text; got {value!r}")
         if metadata["choices"] is not None:
-            lookup(metadata["choices"], value, f"choice for {name}")
+            lookup(metadata["choices"], value, f"choice for {name}", "lcrbnn train --help")
     elif isinstance(default, tuple):
         if not isinstance(value, tuple):
             raise InputError(f"{name} must be a list; got {value!r}")

@@ -81,7 +81,7 @@ def validate_spec(spec: TrainSpec) -> None:
     """Raise InputError if a spec is invalid. Its images and the runs that it names are not read."""
     find_dataset(spec)
     if parse_reference(spec.model) is None:
-        lookup(MODELS, spec.model, "network")
+        lookup(MODELS, spec.model, "network", "lcrbnn models")
     variant, method = build_lcr_variant(spec), configure_method(spec)
     if variant.weight > 0 and method is None:
         raise InputError(

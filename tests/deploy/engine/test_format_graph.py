@@ -112,7 +112,7 @@ DEEP = json.loads("[" * 200 + "]" * 200)
         (("nodes",), [{}] * (MAX_ENTRIES + 1), "nodes must be a list of at most"),
         (("nodes", 0), 7, "node 0 must be an object with the keys op, name, in"),
         (("nodes", 0, "in"), "del", "node 0 must be an object with the keys op, name, in"),
-        (("nodes", 0, "op"), "bkonv", r"node 0 \('bkonv', 'b'\): no op is called 'bkonv'; .*did you mean 'bconv'"),
+        (("nodes", 0, "op"), "bkonv", r"node 0 \('bkonv', 'b'\): no op is called 'bkonv'; the closest .*bconv"),
         (("nodes", 0, "op"), [], "node 0 .*: no op is called"),
         (("nodes", 0, "op"), TEXT, "node 0 .*: no op is called"),
         (("nodes", 0, "name"), 1, "node 0 .*: the name must be a text"),

@@ -198,8 +198,8 @@ def fill_with_ones(x: Tensor) -> None:
 
 
 UNUSED_CALLS: list[tuple[Callable[[FunctionNetwork, Tensor], object], str]] = [
-    (lambda s, x: F.silu(x, True), "the function 'silu' has no export rule"),
-    (lambda s, x: torch.sigmoid_(x), "the function 'sigmoid_' has no export rule"),
+    (lambda s, x: F.mish(x, True), "the function 'mish' has no export rule"),
+    (lambda s, x: torch.exp_(x), "the function 'exp_' has no export rule"),
     (lambda s, x: torch.add(x, 1, out=x), "unexpected keyword argument 'out'"),
     (lambda s, x: s.sums.add_(x), "it overwrites a Tensor, which is not a map"),
     (lambda s, x: fill_with_ones(x), "the function 'fill_with_ones' has no export rule"),

@@ -43,7 +43,7 @@ def make_network(method: Method, **conv_settings: object) -> nn.Module:
             nn.BatchNorm2d(4),  # without it, sums of exactly 0 would have a sign that depends on rounding
             nn.Flatten(),
             BinaryLinear(4 * 3 * 3, 5, method=method, bias=True),
-            BinaryLinear(5, 3, method=method),
+            BinaryLinear(5, 3, method=method, bias=True),
         )
     )
 

@@ -169,7 +169,7 @@ def test_step_modes_select_the_step(tmp_path: Path) -> None:
     assert not STEP_MODES["auto"](CPU)
     assert STEP_MODES["auto"](torch.device("cuda"))
     assert STEP_MODES["compiled"](CPU)
-    with pytest.raises(ValueError, match="no step mode is called 'quick'; there are auto, eager, compiled"):
+    with pytest.raises(ValueError, match="no step mode is called 'quick'"):
         train_small_run(tmp_path / "run", options=replace(SAVE_EVERY_STEP, step_mode="quick"))
 
 
