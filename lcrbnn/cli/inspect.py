@@ -47,11 +47,12 @@ def execute(args: argparse.Namespace) -> int:
     print(f"input {' x '.join(map(str, model.shape))} (height, width, channels), {len(model.classes)} classes")
     for name, value in model.outputs:
         print(f"output {' x '.join(map(str, shapes[value]))}, value {value}: {name}")
+    op_width = max(9, *(len(node.op) for node in model.nodes))
     for index, (node, kernel, seconds) in enumerate(zip(model.nodes, kernels, times, strict=True)):
         shape = " x ".join(map(str, shapes[index + 1]))
         time_text = f"{1e6 * seconds:9.1f} us" if seconds > 0 else " " * 12
         inputs = ",".join(map(str, node.inputs))
-        print(f"{index + 1:4}  {node.op:9} of {inputs:8} {shape:16} {kernel:8} {time_text}  {node.name}")
+        print(f"{index + 1:4}  {node.op:{op_width}} of {inputs:8} {shape:16} {kernel:8} {time_text}  {node.name}")
     if times.any():
         print(f"{1e3 * times.sum():.3f} ms per image, {args.threads} threads, mean of {NUM_TIMED_RUNS} runs")
     return 0

@@ -156,7 +156,7 @@ def test_commands_accept_models_with_several_outputs(tmp_path: Path, capsys: pyt
 def test_the_program_prints_all_outputs(tmp_path: Path) -> None:
     program = ROOT / "build" / "lcrbnn-run"
     if not program.exists():
-        pytest.skip("lcrbnn-run is not built")
+        pytest.skip("lcrbnn-run is not built")  # wheels contain only the library
     model = make_broadcast_model(np.random.default_rng(0))
     write_model(tmp_path / "several.bnn", model)
     images = np.random.default_rng(1).standard_normal((2, *model.shape)).astype(np.float32)

@@ -118,19 +118,16 @@ def test_the_largest_sums_are_exact(size: int, channels: int) -> None:
 @pytest.mark.parametrize("op", [*ACTIVATIONS, "elu", "clamp", "multiply"])
 def test_signs_after_an_activation_are_those_of_its_value(op: str) -> None:
     """Without the activation, the engine would compare the integer sums with limits."""
-    for seed in range(3):
-        graph = RandomGraph(seed, (5, 6, 32))
-        add_chain(graph, "bconv")
-        if op == "multiply":
-            shape = graph.shapes[1]
-            graph.add_node("constant", (), shape, value=graph.draw_floats(*shape))
-            graph.add_node("multiply", (1, 2), shape)
-        else:
-            add_chain(graph, op)
-        add_chain(graph, "bconv")
-        images, model = graph.draw_images(2), graph.build_model()
-        assert_engine_equals_reference(model, images)
-        assert_engine_equals_reference(model, images, kernel="scalar")
+    rng = RNG(0)
+    window = make_window((3, 3), pad=(1, 1, 1, 1))
+    first, second = (draw_attributes(rng, "bconv", 32, 32, window) for _ in range(2))
+    keys = {"elu": {"alpha": 0.7}, "clamp": {"low": 0.25, "high": 0.5}}.get(op, {})
+    constant = Node("constant", "", (), {"value": draw_normal(rng, 5, 6, 32)})
+    activation = Node(op, "", (2, 1) if op == "multiply" else (2,), keys)
+    nodes = (constant, Node("bconv", "", (0,), first), activation, Node("bconv", "", (3,), second))
+    model = make_map_model((5, 6, 32), *nodes, Node("add", "", (4, 1), {}))
+    for kernel in KERNELS:
+        assert_engine_equals_reference(model, draw_normal(rng, 2, 5, 6, 32), kernel)
 
 
 def test_unknown_kernels_are_rejected_for_long_sums() -> None:

@@ -99,7 +99,7 @@ def test_sums_have_at_most_2_to_the_20_terms() -> None:
         ((ModelOutput("x", 0), ModelOutput("y", 4)), (), "an output must have a name and a value from 1 to 4"),
         ((ModelOutput("x", 5),), (), "an output must have a name and a value from 1 to 4"),
         ((ModelOutput("x", True),), (), "an output must have a name and a value from 1 to 4"),
-        ((ModelOutput(3, 4),), (), "the name of an output must be a text"),  # type: ignore[arg-type]
+        ((ModelOutput(3, 4),), (), "the name of an output must be a text"),
         ((ModelOutput("x", 3),), (), "every value must be used by a node or be an output; value 4 is not used"),
         ((ModelOutput("x", 2), ModelOutput("y", 4)), ("a", "b", "c"), "the first output must have the shape 1 x 1 x 3"),
         ((), (), "the last value must have the shape 1 x 1 x 0"),
