@@ -43,7 +43,7 @@ class _InplaceProxy(fx.Proxy):
         return super().__getattr__(k)
 
     def __len__(self) -> int:
-        return len(self.tracer.unpack(self))  # type: ignore[attr-defined]
+        return len(self.tracer.unpack(self))  # type: ignore[attr-defined]  # its tracer is an _ExportingTracer
 
     def __iadd__(self, value: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, value), {})
@@ -214,7 +214,7 @@ def _writes_in_place(call: fx.Node) -> bool:
         return False
     is_inplace_name = function_name in ("iadd", "isub", "imul", "itruediv") or function_name.endswith("_")
     return (
-        is_inplace_name or "out" in call.kwargs or bool(call.kwargs.get("inplace"))
+        is_inplace_name or call.kwargs.get("out") is not None or bool(call.kwargs.get("inplace"))
     )  # positional arguments too: fx passes them by name
 
 

@@ -33,11 +33,12 @@ def select_elements(
     args: Sequence[Any] = (),
     kwargs: dict[str, Any] | None = None,
     *,
-    shares_memory: bool = False,
+    shares_memory: bool | None = False,
     fill: float | None = None,
 ) -> Any:
     """Return the result of a function that only selects elements: a Value, or a tuple of Values.
 
+    `shares_memory` is None if the result may share memory with the value or not.
     `function` gets the numbers of the elements as its first argument. Where it inserts the number FILL, the result is
     `fill`.
     """
@@ -56,7 +57,7 @@ def select_elements(
         if shares_memory and value.is_same_tensor(layout):
             return replace(value, layout=layout)
         view = Value.from_node(value.node, layout)
-        return view.with_memory_of(value) if shares_memory else view
+        return view if shares_memory is False else view.with_memory_of(value)
 
     if isinstance(results[0], tuple | list):
         return tuple(make_value(*batches) for batches in zip(*results, strict=True))
@@ -90,7 +91,7 @@ def _find_layout(name: str, value: Value, batches: Sequence[np.ndarray], fill: f
     return simplify_layout(value.shape, Layout(first_image.shape, axes[0], first_image.astype(np.int32), fill))
 
 
-def _make_view_rule(function: Any, *, shares_memory: bool) -> Callable[..., Any]:
+def _make_view_rule(function: Any, *, shares_memory: bool | None) -> Callable[..., Any]:
     """Return the rule of a function or tensor method (its name) that selects elements of its first argument."""
 
     def run(numbers: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +204,7 @@ def _export_flatten_module(builder: GraphBuilder, name: str, module: nn.Flatten,
 
 
 def _export_view_module(builder: GraphBuilder, name: str, module: nn.Module, x: Value) -> Value:
-    return select_elements(builder, name, x, type(module).forward.__get__(module), shares_memory=True)
+    return select_elements(builder, name, x, type(module).forward.__get__(module), shares_memory=None)
 
 
 def _export_view_as(builder: GraphBuilder, name: str, input: Value, other: Value) -> Value:
@@ -269,7 +270,7 @@ VIEW_ROWS: list[tuple[tuple[Any, ...], Callable[..., Any]]] = [
     *(((method,), _make_view_rule(method, shares_memory=True)) for method in VIEW_METHODS),
     *(((method,), _make_view_rule(method, shares_memory=False)) for method in COPY_METHODS),
     *(
-        ((function,), _make_view_rule(function, shares_memory=True))
+        ((function,), _make_view_rule(function, shares_memory=None))
         for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle)
     ),
     ((F.unfold,), _export_unfold),
