@@ -74,9 +74,18 @@ class _ExportingTracer(fx.Tracer):
         """Store what the calls need."""
         super().__init__()
         self.builder, self.module_name, self.module, self.export_module = builder, name, module, export_module
-        self.unused_inputs, self.unused_options = list(inputs), dict(options)
+        self.arguments = self._bind_arguments(inputs, options)
         self.results: dict[fx.Node, Any] = {}
         self.is_exporting = False  # in a rule, modules and their attributes are not traced
+
+    def _bind_arguments(self, inputs: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the forward by name."""
+        try:
+            return inspect.signature(type(self.module).forward).bind_partial(self.module, *inputs, **options).arguments
+        except TypeError as error:
+            raise_export_error(
+                self.module_name, f"the forward of {type(self.module).__name__} cannot take its arguments ({error})"
+            )
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -102,8 +111,8 @@ class _ExportingTracer(fx.Tracer):
             self.results[proxy.node] = self._export_node(proxy.node)
         finally:
             self.is_exporting = was_exporting
-        # An argument that contains tensors stays one proxy: fx would take a list for several arguments.
-        is_argument = kind == "placeholder" and find_tensors(self.results[proxy.node])
+        # A list or dict stays one proxy if it is an argument: fx would take it for several arguments.
+        is_argument = kind == "placeholder" and isinstance(self.results[proxy.node], tuple | list | dict)
         return proxy if is_argument else self._make_result(proxy)
 
     def _make_result(self, proxy: fx.Proxy) -> Any:
@@ -154,15 +163,11 @@ class _ExportingTracer(fx.Tracer):
         return result
 
     def _bind_argument(self, call: fx.Node) -> Any:
-        name = str(call.target)
-        if name.startswith("*"):
-            rest = dict(self.unused_options) if name.startswith("**") else tuple(self.unused_inputs)
-            (self.unused_options if name.startswith("**") else self.unused_inputs).clear()
-            return rest
-        if name in self.unused_options:
-            return self.unused_options.pop(name)
-        if self.unused_inputs:
-            return self.unused_inputs.pop(0)
+        name = str(call.target).lstrip("*")
+        if name in self.arguments:
+            return self.arguments[name]
+        if str(call.target).startswith("*"):
+            return {} if str(call.target).startswith("**") else ()
         if not call.args:
             raise_export_error(
                 self.module_name,
@@ -249,8 +254,6 @@ def trace_forward(
         raise_export_error(name, f"the forward of {class_name} cannot be traced ({error_text or type(error).__name__})")
     if not torch.equal(rng_state, torch.get_rng_state()):
         raise_export_error(name, f"the forward of {class_name} draws random numbers")
-    if tracer.unused_inputs or tracer.unused_options:
-        raise_export_error(name, f"the forward of {class_name} gets more arguments than it takes")
     (output,) = (call for call in calls.nodes if call.op == "output")
     result = fx.node.map_arg(output.args[0], lambda node: tracer.results[node])
     errors = [item for item in flatten_arguments(result) if isinstance(item, InputError)]

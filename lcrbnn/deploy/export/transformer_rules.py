@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lcrbnn.deploy.export.arithmetic_rules import add_values
@@ -58,6 +59,8 @@ def _export_multihead_attention(
         y = export_matrix_product(builder, f"{name}.{part}", x, weight, bias)
         parts.append(select_elements(builder, name, y, lambda v: v.unflatten(-1, (heads, size)).permute(axes)))
     queries, keys = parts[0].torch_shape[-2], parts[1].torch_shape[-2]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = ~attn_mask  # here, True hides a key; in scaled_dot_product_attention, True shows it
     mask = make_score_mask(name, attn_mask, False, queries, keys)
     if mask is not None and mask.dim() != 2:
         raise_export_error(name, f"its mask has {mask.dim()} axes; only a mask (queries, keys) can be exported")
@@ -123,7 +126,7 @@ def _export_encoder(
     is_causal: bool | None = None,
 ) -> Value:
     x = src
-    for part, layer in encoder.layers.named_children():
+    for part, layer in encoder.layers._modules.items():  # named_children would skip repeated layers
         path = f"{name}.layers.{part}" if name else f"layers.{part}"
         x = export_module(builder, path, layer, x, src_mask=mask, src_key_padding_mask=src_key_padding_mask)
     if encoder.norm is not None:
