@@ -97,14 +97,14 @@ def _export_einsum(builder: GraphBuilder, name: str, equation: str, *operands: A
     summed = [letter for letter in first if letter in second and letter not in output]
     free = [[letter for letter in output if letter in term and letter not in shared] for term in terms]
     sides = []
-    for term, operand, own, is_left in zip(terms, operands, free, (True, False), strict=True):
+    for term, operand, own_letters, is_left in zip(terms, operands, free, (True, False), strict=True):
         x = operand
         if isinstance(x, Tensor):
             if image in term:
                 raise ValueError("a constant has the axis of the images")
             x = make_constant(builder, f"{name}.constant", to_array(x.unsqueeze(0)), 0)
             term = image + term
-        sides.append(_arrange_factor(builder, name, x, term, shared, own, summed, is_left))
+        sides.append(_arrange_factor(builder, name, x, term, shared, own_letters, summed, is_left))
     product = _add_matrix_product(builder, name, *sides)
     letter_sizes = {
         letter: size
@@ -127,20 +127,20 @@ def _arrange_factor(
     x: Value,
     term: str,
     shared: list[str],
-    own: list[str],
+    own_letters: list[str],
     summed: list[str],
     is_left: bool,
 ) -> Value:
     """Return a factor with the axes (shared letters, own letters as one, summed letters as one), or with the last two
     axes swapped."""
     present = [letter for letter in shared if letter in term]
-    order = [term.index(letter) for letter in (*present, *own, *summed)]
-    own_size = prod(builder.resolve(x, name).torch_shape[term.index(letter)] for letter in own)
+    order = [term.index(letter) for letter in (*present, *own_letters, *summed)]
+    num_own_elements = prod(builder.resolve(x, name).torch_shape[term.index(letter)] for letter in own_letters)
 
     def arrange(v: Tensor) -> Tensor:
         v = v.permute(order)
         sizes = [v.shape[present.index(letter)] if letter in present else 1 for letter in shared]
-        v = v.reshape(*sizes, own_size, -1)
+        v = v.reshape(*sizes, num_own_elements, -1)
         return v if is_left else v.transpose(-1, -2)
 
     return select_elements(builder, name, x, arrange)

@@ -14,18 +14,20 @@ class BatchSize:
         """Store the factor."""
         self.factor = factor
 
-    def __mul__(self, other: Any) -> BatchSize:
+    def __mul__(self, multiplier: Any) -> BatchSize:
         """Return the product with a whole number."""
-        return BatchSize(self.factor * other) if isinstance(other, int) else NotImplemented
+        return BatchSize(self.factor * multiplier) if isinstance(multiplier, int) else NotImplemented
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, divisor: Any) -> Any:
         """Return the quotient by a divisor of the factor, or by another number of images."""
-        if isinstance(other, BatchSize):
-            return self.factor // other.factor if self.factor % other.factor == 0 else NotImplemented
+        if isinstance(divisor, BatchSize):
+            return self.factor // divisor.factor if self.factor % divisor.factor == 0 else NotImplemented
         return (
-            BatchSize(self.factor // other) if isinstance(other, int) and self.factor % other == 0 else NotImplemented
+            BatchSize(self.factor // divisor)
+            if isinstance(divisor, int) and self.factor % divisor == 0
+            else NotImplemented
         )
 
     def __eq__(self, other: object) -> bool:

@@ -135,7 +135,7 @@ def _name_outputs(result: Any, prefix: str) -> list[tuple[str, Any]]:
         parts = [(str(index), item) for index, item in enumerate(result)]
     else:
         return [(prefix, result)]
-    return [named for key, item in parts for named in _name_outputs(item, f"{prefix}.{key}" if prefix else key)]
+    return [output for key, item in parts for output in _name_outputs(item, f"{prefix}.{key}" if prefix else key)]
 
 
 def _arrange_output(builder: GraphBuilder, value: Value) -> Value:
@@ -158,8 +158,8 @@ def _list_model_outputs(
 ) -> tuple[ModelOutput, ...]:
     """Return the outputs to list in the file: none if the last value is the only output and a vector of the classes."""
     listed = tuple(ModelOutput(name, index[reader.inputs[0]]) for name, reader in readers.items())
-    (first, *others) = outputs.values()
-    is_classifier = not others and first.layout.is_vector and bool(classes) and listed[0].value == len(index) - 1
+    first = next(iter(outputs.values()))
+    is_classifier = len(outputs) == 1 and first.layout.is_vector and bool(classes) and listed[0].value == len(index) - 1
     return () if is_classifier else listed
 
 

@@ -158,9 +158,9 @@ def _find_take(source: Shape, target: np.ndarray, fill: float) -> Reordering | N
         return None
     axis_indices = []
     for axis, positions in enumerate(np.unravel_index(np.where(is_filled, 0, target), source)):
-        others = tuple(a for a in range(3) if a != axis)
-        has_source = ~is_filled.all(others)
-        first = np.where(is_filled, -1, positions).max(others)
+        other_axes = tuple(a for a in range(3) if a != axis)
+        has_source = ~is_filled.all(other_axes)
+        first = np.where(is_filled, -1, positions).max(other_axes)
         axis_indices.append(np.where(has_source, first, FILL).astype(np.int32))
     rows, columns, channels = np.ix_(*axis_indices)
     _, w, c = source

@@ -96,7 +96,7 @@ def test_reorderings_select_the_indices() -> None:
         if generator.random() < 0.5:
             target = numbers.reshape(source).transpose(generator.permutation(3))[:: generator.choice([-1, 1, 2])]
         value = numbers.reshape(source)
-        reorderings = find_reorderings(source, target, 0.0)  # type: ignore[arg-type]  # three numbers
+        reorderings = find_reorderings(source, target, 0.0)
         assert reorderings is not None
         for op, attributes, shape in reorderings:
             if op == "strided":

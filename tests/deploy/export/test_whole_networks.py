@@ -160,14 +160,14 @@ class Tokens(nn.Module):
 class SelfAttention(nn.Module):
     def __init__(self, **options: object) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, **options)  # type: ignore[arg-type]
+        self.attention = nn.MultiheadAttention(8, 2, **options)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.attention(x, x, x)
 
 
 def make_encoder(*, batch_first: bool, **options: object) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first, **options)  # type: ignore[arg-type]
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first, **options)
     return Tokens(nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False), batch_first=batch_first)
 
 
@@ -195,8 +195,8 @@ def make_random_network(name: str) -> nn.Module:
     net = NETWORKS[name]()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_mean, -0.5, 0.5)  # type: ignore[arg-type]
-            nn.init.uniform_(module.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
     return net.eval()
 
 
