@@ -63,11 +63,12 @@ TARGET inline float gelu32(float x) {
   p = p * t + 0.12082632f;
   p = p * t + 0.11962454f;
   const float tail = x * ((p * t) * exp32((x * x) * -0.5f));
-  return x < 0.0f ? tail : x - tail;
+  return x < -5.5143f ? 0.0f : x < 0.0f ? tail : x - tail;  // 0 where 1 + erf rounds to 0, as in torch
 }
 
 TARGET inline float gelu_tanh32(float x) {
-  return x * sigmoid32(1.5957691f * (x + 0.044715f * ((x * x) * x)));
+  const float y = x * sigmoid32(1.5957691f * (x + 0.044715f * ((x * x) * x)));
+  return x < -5.0614f ? 0.0f : y;
 }
 
 TARGET inline float clamp32(float x, float low, float high) {

@@ -36,6 +36,11 @@ _EXPM1_RANGE = _F(-0.34375)  # above it, exp32 uses no power of two
 _TANH_RANGE = _F(0.5625)  # below it, tanh32 uses the polynomial
 
 
+# Below these inputs, 1 + erf and 1 + tanh are rounded to 0 in float32. torch then returns 0, whose sign is +1, although
+# the exact result is negative. A binary layer behind a GELU needs the same sign.
+GELU_ZERO, GELU_TANH_ZERO = np.float32(-5.5143), np.float32(-5.0614)
+
+
 def exp32(x: np.ndarray) -> np.ndarray:
     """Return exp(x) of float32 numbers x ≤ 0."""
     limited = np.where(x < _MIN_EXPONENT, _MIN_EXPONENT, x)
@@ -68,16 +73,19 @@ def tanh32(x: np.ndarray) -> np.ndarray:
 
 
 def gelu32(x: np.ndarray) -> np.ndarray:
-    """Return x · Φ(x), the GELU of torch with approximate="none"."""
+    """Return x · Φ(x), the GELU of torch with approximate="none". Below GELU_ZERO, it is exactly 0, as in torch."""
     t = _F(1) / (_F(1) + _F(0.3) * np.abs(x))
     tail = (_evaluate_polynomial(_NORMAL_COEFFICIENTS, t) * t) * exp32((x * x) * _F(-0.5))
-    return np.where(x < 0, x * tail, x - x * tail)
+    return np.where(x < GELU_ZERO, _F(0), np.where(x < 0, x * tail, x - x * tail))
 
 
 def gelu_tanh32(x: np.ndarray) -> np.ndarray:
-    """Return the GELU of torch with approximate="tanh"; 0.5 · (1 + tanh(u)) is the sigmoid of 2 · u."""
+    """Return the GELU of torch with approximate="tanh"; 0.5 · (1 + tanh(u)) is the sigmoid of 2 · u.
+
+    Below GELU_TANH_ZERO, it is exactly 0, as in torch.
+    """
     doubled = _F(1.5957691) * (x + _F(0.044715) * ((x * x) * x))
-    return x * sigmoid32(doubled)
+    return np.where(x < GELU_TANH_ZERO, _F(0), x * sigmoid32(doubled))
 
 
 def silu32(x: np.ndarray) -> np.ndarray:
