@@ -13,13 +13,13 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-MAX_NUMBER = 3.4e38  # largest number in settings, within the range of float32
-MAX_FILE_NAME_BYTES = 255  # the limit of Linux and macOS for the name of a file or folder
+MAX_NUMBER = 3.4e38  # largest magnitude of a number in settings; float32 can represent it
+MAX_FILE_NAME_BYTES = 255  # maximum number of bytes in the name of a file or folder on Linux and macOS
 # The suffix of a file while it is written. Leftovers of a killed process are removed at the next start.
 PART_SUFFIX = ".part"
 
-_MAX_LISTED_NAMES = 24  # a message lists so many names at most
-_MAX_VALUE_CHARACTERS = 60  # a message shows so many characters of a wrong value at most
+_MAX_LISTED_NAMES = 24  # maximum number of names that a message lists
+_MAX_VALUE_CHARACTERS = 60  # maximum number of characters of a wrong value that a message shows
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def check_number(value: Any, name: str, *, low: float, high: float = math.inf, i
 def _to_float(value: Any) -> float:
     try:
         return float(value)
-    except OverflowError:  # a whole number with hundreds of digits
+    except OverflowError:  # the value is a whole number with hundreds of digits
         return math.inf
 
 
@@ -155,7 +155,8 @@ def _raise_not_writable(path: Path, description: str, reason: str) -> NoReturn:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Memory.
-_SIZE_OVERFLOW_TEXT = "Storage size calculation overflowed"  # PyTorch: the number of bytes exceeds 64 bits
+# Start of PyTorch's error message if the number of bytes exceeds 64 bits
+_SIZE_OVERFLOW_TEXT = "Storage size calculation overflowed"
 _OUT_OF_MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",

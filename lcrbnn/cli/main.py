@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except BrokenPipeError:
         raise
-    except OSError as error:  # such as a full disk: expected errors of files are InputErrors
+    except OSError as error:  # an error such as a full disk; invalid files raise InputError instead
         location = f"{error.filename}: " if error.filename else ""
         _print_error(f"lcrbnn: {location}{error.strerror or error}")
         return 1
@@ -125,7 +125,7 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # os.open returns the lowest free descriptor, which is `descriptor`
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
@@ -153,7 +153,7 @@ def run() -> NoReturn:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if os.environ.get("WORLD_SIZE"):  # under torchrun, threads of lost connections would change the exit code
-        with suppress(OSError):  # the terminal may be closed
+        with suppress(OSError):  # printing fails if the terminal is closed
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         for path, row in zip(paths, probabilities, strict=True):
             top_classes = np.argsort(-row, kind="stable")[: args.top]
             print(f"{path}  " + "  ".join(f"{model.classes[i]} {100 * row[i]:.1f} %" for i in top_classes))
-    sys.stdout.flush()  # so that the errors come last if stdout and stderr go to one file
+    sys.stdout.flush()  # flush the results first, so that the errors come last if stdout and stderr go to one file
     for error in unreadable:
         print(f"lcrbnn: skipped: {error}", file=sys.stderr)
     if len(unreadable) == len(pictures):

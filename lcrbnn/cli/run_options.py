@@ -95,7 +95,8 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
         is_range = first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()
-        is_short = is_range and max(len(first), len(last)) <= 18  # int() of longer text may be slow
+        # Limit the number of digits, because int() of a long text may be slow
+        is_short = is_range and max(len(first), len(last)) <= 18
         if not is_short or not 0 <= int(last) - int(first) < MAX_SEEDS_PER_RANGE:
             raise InputError(f"--seeds must be a list such as 0-2 or 0,5; got {text[:40]!r}")
         seeds += range(int(first), int(last) + 1)

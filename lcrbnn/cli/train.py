@@ -29,9 +29,10 @@ EXAMPLES = (
     "lcrbnn train digits --lcr default --run-folder runs/digits",
     "lcrbnn train --dataset cifar10 --model resnet20-double --epochs 100 --seeds 0-2 --run-folder runs/cifar10",
 )
-OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")  # as --help shows them
+# Groups of options, in the order of --help
+OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")
 MIN_GRADIENT_RATIO = 0.01  # below this gradient ratio LCR has practically no effect
-MAX_NAMED_SEEDS = 4  # in an error message
+MAX_NAMED_SEEDS = 4  # maximum number of seeds that an error message lists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from lcrbnn.data.split import ImageArrays, Split
 from lcrbnn.errors import check_number
 
-NUM_TRAIN_IMAGES = 1_297  # number of training images; the other 500 are test images
+NUM_TRAIN_IMAGES = 1_297  # number of training images; the other 500 of the 1,797 images are test images
 MAX_PIXEL_VALUE = 16
 
 

@@ -7,10 +7,10 @@ import tarfile
 from collections.abc import Callable, Mapping
 from typing import IO
 
-MAX_ARCHIVE_BYTES = 256 << 20  # limit of the compressed archive; CIFAR-10 has 163 MiB
-MAX_UNPACKED_BYTES = 512 << 20  # limit of all decompressed files together
-MAX_MEMBER_BYTES = 64 << 20  # limit of one image file; the largest has 29 MiB
-MAX_LABEL_BYTES = 1 << 20  # limit of one label file; the largest has about 100 KiB
+MAX_ARCHIVE_BYTES = 256 << 20  # maximum size in bytes of a compressed archive; that of CIFAR-10 has 163 MiB
+MAX_UNPACKED_BYTES = 512 << 20  # maximum size in bytes of all decompressed files together
+MAX_MEMBER_BYTES = 64 << 20  # maximum size in bytes of an image file; the largest one has 29 MiB
+MAX_LABEL_BYTES = 1 << 20  # maximum size in bytes of a label file; the largest one has about 100 KiB
 
 
 class ArchiveTooLarge(ValueError):

@@ -15,8 +15,8 @@ from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.engine.reference import scale_pixels
 from lcrbnn.errors import InputError
 
-PIL_MODES = {1: "L", 3: "RGB"}  # by the number of channels of the model
-EXIF_TRANSPOSES = {  # by EXIF orientation: the Pillow transpose that makes the picture upright
+PIL_MODES = {1: "L", 3: "RGB"}  # dictionary from the number of channels of a model to the Pillow mode of its pictures
+EXIF_TRANSPOSES = {  # dictionary from an EXIF orientation to the Pillow transpose that makes the picture upright
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",

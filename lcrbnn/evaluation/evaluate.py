@@ -26,7 +26,8 @@ class Evaluation(NamedTuple):
     """Accuracy of a network on one split, and how many test results its record contains."""
 
     accuracy: Accuracy
-    num_test_results: int  # this result included; 0 if the validation split was evaluated
+    # Number of test results in the record after this test; 0 if the validation split was evaluated
+    num_test_results: int
 
 
 def check_evaluable(path: Path, *, use_test_split: bool) -> None:
@@ -80,7 +81,7 @@ class EvaluatedModel(NamedTuple):
     """A trained network of a run or of the zoo, with its data set, and with settings that identify it in records."""
 
     name: str  # name of the network in messages and tables
-    spec: TrainSpec  # the precision in this spec is used for evaluation
+    spec: TrainSpec  # training spec of the network; the evaluation uses its precision
     model: Network
     dataset: DataSet
     record_settings: dict[str, Any]  # training spec and SHA-256 of the weights; every record contains both

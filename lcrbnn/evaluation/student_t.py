@@ -27,7 +27,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast only below this point
+    if x > (a + 1) / (a + b + 2):  # above this x, the continued fraction converges slowly
         return 1 - _incomplete_beta(b, a, 1 - x)
     log_factor = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_factor) * _beta_continued_fraction(a, b, x) / a

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-CROP_AREA_RANGE = (0.08, 1.0)  # area of a random crop / area of the image
-ASPECT_RATIO_RANGE = (3 / 4, 4 / 3)  # width / height of a random crop
-MAX_CROP_TRIES = 10  # after that, the centre of the image is used
-LONG_ASPECT_RATIO = 16  # longer side / shorter side
-NUM_CROP_NUMBERS = 4 * MAX_CROP_TRIES + 1  # random numbers per image: area, ratio, x, y per try, and flip
+CROP_AREA_RANGE = (0.08, 1.0)  # range of the ratio (area of a random crop) / (area of the image)
+ASPECT_RATIO_RANGE = (3 / 4, 4 / 3)  # range of the ratio width / height of a random crop
+MAX_CROP_TRIES = 10  # maximum number of random crops that are tried; after that, the centre of the image is used
+LONG_ASPECT_RATIO = 16  # minimum ratio (longer side) / (shorter side) of an image that is not resized as a whole
+# Number of random numbers per image: area, ratio, x and y for each try, and one for the flip
+NUM_CROP_NUMBERS = 4 * MAX_CROP_TRIES + 1
 
 
 class CropBox(NamedTuple):

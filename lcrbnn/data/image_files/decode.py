@@ -12,17 +12,19 @@ import numpy as np
 
 from lcrbnn.data.image_files.image_index import BrokenImage, read_file
 
-MAX_PIXELS = 100_000_000  # a larger image counts as broken and is not decoded
-OPAQUE_MODES = ("1", "L", "P", "CMYK", "YCbCr")  # Pillow converts these to RGB with the correct scale
+MAX_PIXELS = 100_000_000  # maximum number of pixels; a larger image counts as broken and is not decoded
+OPAQUE_MODES = ("1", "L", "P", "CMYK", "YCbCr")  # Pillow modes that Pillow converts to RGB with the correct scale
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 GREY16_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 MAX_UINT16 = 65535
-TIFF_BITS_PER_SAMPLE, TIFF_PHOTOMETRIC = 258, 262  # TIFF tags
-BLACK_IS_ZERO = 1  # value of TIFF_PHOTOMETRIC
-EXIF_ORIENTATION = 0x0112  # EXIF tag
-ALLOWED_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")  # Pillow runs programs for some others
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"  # chunks follow: header, content, CRC-32 of type and content
-_CHUNK_HEADER = struct.Struct(">I4s")  # size of the content in bytes, type
+TIFF_BITS_PER_SAMPLE, TIFF_PHOTOMETRIC = 258, 262  # numbers of two TIFF tags
+BLACK_IS_ZERO = 1  # value of the tag TIFF_PHOTOMETRIC if 0 means black
+EXIF_ORIENTATION = 0x0112  # number of the EXIF tag for the orientation
+# Image formats that are read; Pillow runs programs for some others
+ALLOWED_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
+# First bytes of a PNG file, before its chunks (header, content, CRC-32 of type and content)
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHUNK_HEADER = struct.Struct(">I4s")  # header of a PNG chunk: size of the content in bytes, type
 
 
 def open_image(content: bytes) -> Any:
@@ -54,7 +56,7 @@ def read_orientation(image: Any) -> Any:
         return image.getexif().get(EXIF_ORIENTATION, 1)
     except MemoryError:
         raise
-    except Exception as error:  # as in open_image
+    except Exception as error:  # the parsers of Pillow raise errors of many types
         raise BrokenImage(f"its EXIF data {_explain_error(error).removeprefix('it ')}") from None
 
 
@@ -87,7 +89,8 @@ def _check_png(content: bytes) -> None:
         size, chunk_type = _CHUNK_HEADER.unpack_from(content, offset)
         end = offset + 8 + size
         has_valid_checksum = int.from_bytes(content[end : end + 4]) == zlib.crc32(content[offset + 4 : end])
-        is_critical = chunk_type[:1].isupper()  # a decoder can skip the other chunks
+        # A chunk type with a capital first letter; a decoder can skip the other chunks
+        is_critical = chunk_type[:1].isupper()
         if is_critical and not has_valid_checksum:
             raise BrokenImage("it cannot be decoded (its bytes do not match its checksums)")
         if offset == len(_PNG_SIGNATURE):  # the first chunk is IHDR; Pillow has checked that it is complete
@@ -119,7 +122,7 @@ def decode_rgb(image: Any, *, drop_alpha: bool = False) -> Any:
         return image.convert("RGB") if drop_alpha and image.mode in ALPHA_MODES else _convert_to_rgb(image)
     except (BrokenImage, MemoryError):
         raise
-    except Exception as error:  # as in open_image
+    except Exception as error:  # the parsers of Pillow raise errors of many types
         raise BrokenImage(_explain_error(error)) from None
 
 

@@ -27,7 +27,7 @@ from lcrbnn.errors import InputError
 
 COMPRESSED_SUFFIXES = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 
-FileStates = tuple[tuple[str, int, int, int], ...]  # per file: path, size, modification time, inode
+FileStates = tuple[tuple[str, int, int, int], ...]  # (path, size in bytes, modification time, inode) of each file
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 from lcrbnn.errors import InputError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar")
-MAX_IMAGE_BYTES = 1 << 28  # a larger image file counts as broken and is not read
-MAX_OPEN_ARCHIVES = 64  # per process
+MAX_IMAGE_BYTES = 1 << 28  # maximum size in bytes of an image file; a larger file counts as broken and is not read
+MAX_OPEN_ARCHIVES = 64  # maximum number of open archives per process
 PLAIN_FILE, TAR_MEMBER, ZIP_STORED, ZIP_DEFLATED = range(4)  # values of ImageLocation.storage
 NON_FILE_KINDS = {
     stat.S_ISDIR: "a folder",
@@ -29,7 +29,8 @@ NON_FILE_KINDS = {
     stat.S_ISCHR: "a device",
     stat.S_ISBLK: "a device",
 }
-_ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the file name, length of the extra field
+# Header of a zip entry: signature, length of the file name, length of the extra field
+_ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def describe_non_file(path: Path) -> str | None:
@@ -49,12 +50,12 @@ class ImageLocation(NamedTuple):
     """Location of the bytes of one image, and its name for messages."""
 
     name: str
-    path: str  # the image file or the archive
+    path: str  # path of the image file, or of the archive that contains the image
     storage: int = PLAIN_FILE
-    offset: int = 0  # of the bytes (tar) or of the header before them (zip) in the archive
-    packed_size: int = 0  # bytes in the archive
-    size: int = 0  # bytes after unpacking
-    crc: int = 0  # CRC-32 of a zip entry
+    offset: int = 0  # position in a tar archive where the image begins, or in a zip archive where its header begins
+    packed_size: int = 0  # number of bytes of the image in the archive
+    size: int = 0  # number of bytes of the image after unpacking
+    crc: int = 0  # CRC-32 checksum of the image in a zip archive
 
 
 class ImageIndex:

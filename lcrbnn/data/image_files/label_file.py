@@ -11,7 +11,8 @@ from lcrbnn.data.image_files.image_index import BrokenImage, ImageLocation, Imag
 from lcrbnn.data.image_files.walk import LABEL_FILES, Entries, PathParts, is_image_name
 from lcrbnn.errors import InputError
 
-_SEPARATOR, _SEPARATOR_CHARACTERS = re.compile(r"[\s,]"), " \t,"  # between the file name and the class in a line
+# Characters between the file name and the class in a line
+_SEPARATOR, _SEPARATOR_CHARACTERS = re.compile(r"[\s,]"), " \t,"
 
 
 def read_labels(root: Path, entries: Entries, classes: list[str]) -> dict[str, str]:
@@ -39,7 +40,7 @@ def read_labels(root: Path, entries: Entries, classes: list[str]) -> dict[str, s
     for line in lines:
         parsed = _parse_line(line.strip(), image_keys, class_set)
         if parsed is None and _SEPARATOR.split(line.strip(), maxsplit=1)[0] in ("", "ImageId"):
-            continue  # an empty line, or the header of Kaggle's file
+            continue  # skip an empty line, or the header line of Kaggle's file
         if parsed is None or parsed[0] in labels:
             reason = (
                 f"an earlier line names {parsed[0]!r}"

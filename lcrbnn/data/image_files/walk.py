@@ -11,13 +11,16 @@ from lcrbnn.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "val")
-LABEL_FILES = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # if val has no class folders
-KAGGLE_FOLDERS = ("ILSVRC", "Data", "CLS-LOC")  # path to train and val in Kaggle's download of ImageNet
+# Names of label files, which are read if the folder val has no class folders
+LABEL_FILES = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")
+# Path from the top folder to train and val in Kaggle's download of ImageNet
+KAGGLE_FOLDERS = ("ILSVRC", "Data", "CLS-LOC")
 
 PathParts = tuple[
     str, ...
-]  # not Path: there are millions of them, and creating Path objects would take most of the time
-Entries = dict[PathParts, ImageLocation]  # keys start with "train" or "val"
+]  # tuples instead of Path objects, because creating millions of Path objects would take most of the time
+# Dictionary from the parts of a path, which starts with "train" or "val", to the location of the image
+Entries = dict[PathParts, ImageLocation]
 
 
 def list_entries(root: Path) -> tuple[Entries, dict[PathParts, str]]:

@@ -91,8 +91,10 @@ class Augmentation(NamedTuple):
 
     apply: Callable[[Tensor, AugmentationDraws], Tensor]
     num_random_numbers: int = 0
-    required_levels: int | None = None  # required number of levels per pixel value (256 for uint8); None = any number
-    num_views: int = 1  # number of augmented versions per image; the output has the first versions of all images first
+    # Required number of levels per pixel value (256 for uint8); None = any number of levels
+    required_levels: int | None = None
+    # Number of augmented versions per image; the output has the first versions of all images, then the second ones
+    num_views: int = 1
 
 
 def _after_crop_flip(operation: Callable[[Tensor, Tensor], Tensor], num_random_numbers: int) -> Augmentation:

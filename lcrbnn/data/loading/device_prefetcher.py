@@ -28,10 +28,10 @@ class DevicePrefetcher:
     def __init__(self, pool: WorkerPool, device: torch.device) -> None:
         """Store the pool and the device. The workers start with the first batch."""
         self.pool, self.device, self.waiting_time_s = pool, device, 0.0
-        self._copy_stream: Any = None  # CUDA stream for the copies
+        self._copy_stream: Any = None  # CUDA stream that copies batches to the device
         # address of the shared memory if it is page-locked for the GPU, else None
         self._pinned_address: int | None = None
-        self._step_events: deque[Any] = deque()  # one CUDA event per queued step, recorded after the step
+        self._step_events: deque[Any] = deque()  # one CUDA event per queued step; it is recorded after the step
         # Pairs of events, one before and one after a wait for a batch. The GPU has not reached them yet. Reading the
         # time between them now would stall the GPU.
         self._pending_waits: deque[tuple[Any, Any]] = deque()

@@ -93,7 +93,7 @@ def _resize(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 PARENT_POLL_INTERVAL_S = 1.0
-PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent ends
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl: choose the signal that a process gets when its parent ends
 
 
 class WorkChunk(NamedTuple):
@@ -159,7 +159,7 @@ def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: floa
             try:
                 chunk = connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # skip the clean-up of Python, because the system frees memory and files
+                os._exit(0)  # skip the clean-up of Python, because the operating system frees memory and files
             try:
                 reply = WorkReply(chunk.chunk_id, read_chunk(chunk, shared_images, resize_ratio, reader))
             except Exception as error:

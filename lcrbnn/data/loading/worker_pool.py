@@ -29,11 +29,12 @@ from lcrbnn.data.loading.worker import WorkChunk, WorkReply, read_chunk
 from lcrbnn.errors import InputError, RunFailed
 
 WORKER_TIMEOUT_S = 60.0
-STARTUP_TIMEOUT_S = 60.0  # minimum timeout of a new worker in seconds, because it loads its libraries first
-NUM_BATCH_SLOTS = 4  # number of batches in shared memory: two being read, one in use, one being copied to a device
+STARTUP_TIMEOUT_S = 60.0  # minimum timeout in seconds of a new worker, which first has to load its libraries
+NUM_BATCH_SLOTS = 4  # number of batches in shared memory: two are read, one is in use, one is copied to a device
 MAX_CHUNK_IMAGES = 32
-MAX_CHUNKS_PER_WORKER = 4  # number of chunks sent to a worker at the same time; small enough for the buffer of a pipe
-SHUTDOWN_TIMEOUT_S = 2.0  # seconds that a worker has to exit before it is killed
+# Maximum number of chunks sent to a worker at the same time; they must fit into the buffer of a pipe
+MAX_CHUNKS_PER_WORKER = 4
+SHUTDOWN_TIMEOUT_S = 2.0  # number of seconds that a worker has to exit before it is killed
 
 # Program of a worker. A worker gets the import path of its parent, and its arguments as JSON.
 _WORKER_PROGRAM = (
@@ -59,8 +60,9 @@ class BatchJob:
     def __init__(self, slot: int, request: BatchRequest, images: np.ndarray) -> None:
         """Create a job without chunks for the batch in this slot of the shared memory."""
         self.slot, self.request, self.images = slot, request, images
-        self.unfinished_chunks: set[int] = set()  # ids of the chunks that are not read yet
-        self.broken_images: dict[int, str] = {}  # reason for each broken image, by its position in the batch
+        self.unfinished_chunks: set[int] = set()  # numbers of the chunks that are not read yet
+        # Dictionary from the position of a broken image in the batch to the reason
+        self.broken_images: dict[int, str] = {}
         self.is_dropped = False
 
 

@@ -19,7 +19,7 @@ from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.load import load_network
 
 MAX_IMAGES = 1000
-TIMED_CALLS = 50  # with one image each
+TIMED_CALLS = 50  # number of timed calls, with one image per call
 
 
 @dataclass(frozen=True)

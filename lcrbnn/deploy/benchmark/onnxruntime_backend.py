@@ -15,7 +15,7 @@ from lcrbnn.deploy.benchmark.runtimes import RunBatch
 from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.export.onnx_writer import to_onnx
 
-CALIBRATION_BATCHES = 8  # noise: the speed does not depend on the calibration data
+CALIBRATION_BATCHES = 8  # number of noise batches for calibration; the speed does not depend on the calibration data
 
 
 def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatch:

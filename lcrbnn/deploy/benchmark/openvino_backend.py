@@ -20,7 +20,8 @@ class CompiledModel:
         import openvino as ov
 
         core = ov.Core()
-        self._weight_arrays: list[Any] = []  # OpenVINO does not copy the weight bits
+        # Arrays that must stay alive, because OpenVINO does not copy the weight bits
+        self._weight_arrays: list[Any] = []
         if kind == "binary":
             from lcrbnn.deploy.benchmark.openvino_binary import build_openvino_model
 
@@ -34,7 +35,7 @@ class CompiledModel:
             graph.reshape([batch, c, h, w])
         settings: dict[str, Any] = {"PERF_COUNT": profile, "INFERENCE_NUM_THREADS": threads}
         settings |= {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
-        settings["INFERENCE_PRECISION_HINT"] = "f32"  # the default is bfloat16 on some CPUs
+        settings["INFERENCE_PRECISION_HINT"] = "f32"  # without this setting, OpenVINO computes in bfloat16 on some CPUs
         self._compiled = core.compile_model(graph, "CPU", settings)
         self._request = self._compiled.create_infer_request()
 
@@ -67,7 +68,8 @@ def _find_padded_shortcuts(model: BnnModel) -> list[str]:
     indices = set()
     for index, node in enumerate(model.nodes):
         if node.op == "channels":
-            source = node.inputs[0] - 1  # value 0 is the images
+            # Index of the node that computes the input; −1 if the input is the images (value 0)
+            source = node.inputs[0] - 1
             resizes = source >= 0 and model.nodes[source].op in ("subsample", "avgpool")
             indices |= {index, source} if resizes else {index}
     return [f"{index} {model.nodes[index].name}" for index in sorted(indices)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from lcrbnn.deploy.engine.graph import BnnModel
 
-RunBatch = Callable[[np.ndarray], np.ndarray]  # float32 images (n, h, w, c) -> logits (n, classes)
+RunBatch = Callable[[np.ndarray], np.ndarray]  # function from float32 images (n, h, w, c) to logits (n, classes)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ RUNTIMES: dict[str, Runtime] = {
 }
 
 
-WARMUP_CALLS = 3  # per function, before the timed calls
+WARMUP_CALLS = 3  # number of calls per function before the timed calls
 
 
 class Timing(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 from lcrbnn.deploy.engine.graph import PackedSigns
 from lcrbnn.errors import InputError
 
-MAX_DIMENSION = 2**20  # for values, tensors and integer attributes
+MAX_DIMENSION = 2**20  # largest dimension of a value or tensor, and largest integer attribute unless stated otherwise
 
 _DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32)}
 
@@ -30,8 +30,9 @@ class TensorAttribute:
     types: tuple[str, ...]
     dimensions: tuple[str, ...]
     keyword: str | None = None
-    rejects_nan: bool = False  # values are compared with this tensor, so it must not contain NaN
-    index_axis: int | None = None  # the tensor contains indices along this axis of the input, or −1
+    rejects_nan: bool = False  # True if the tensor must not contain NaN, because values are compared with it
+    # Input axis whose indices (or −1) the tensor contains; None if the tensor contains no indices
+    index_axis: int | None = None
 
     def check(self, value: object, key: str) -> None:
         """Raise InputError unless the value is the keyword, or a tensor of an allowed type and number of dimensions."""
@@ -140,7 +141,8 @@ def check_float32(value: object, description: str, *, positive: bool) -> None:
     """Raise InputError unless the value is a number that float32 can represent."""
     number = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError, struct.error):  # the value overflows float32 or double
+        # OverflowError means that the value is too large for float32 or double
+        with contextlib.suppress(OverflowError, struct.error):
             (number,) = struct.unpack("f", struct.pack("f", value))
     if not math.isfinite(number) or (positive and number <= 0):
         kind = "positive number" if positive else "number"

@@ -34,11 +34,13 @@ from lcrbnn.deploy.engine.operators import MAX_ENTRIES, OPERATORS, find_version_
 from lcrbnn.errors import InputError
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-VERSIONS = (1, 2)  # the writer uses version 1 for every model that version 1 can store
+# Supported versions of the file format; the writer uses version 1 for every model that version 1 can store
+VERSIONS = (1, 2)
 MAX_FILE_BYTES = 2**31
 MAX_GRAPH_BYTES = 2**24
 
-_HEADER = struct.Struct("<8sIIQQQQQQ")  # magic, version, flags, size, offset and bytes of graph and of tensors, zero
+# Fields of the file header: magic, version, flags, file size, offset and size of graph and of tensors, zero
+_HEADER = struct.Struct("<8sIIQQQQQQ")
 _ALIGNMENT_BYTES = 64
 _CHECKSUM_BYTES = 32
 _NUMPY_TYPES: dict[str, np.dtype[Any]] = {
@@ -127,7 +129,7 @@ def to_bytes(model: BnnModel) -> bytes:
     graph_json, tensors_start = b"", 0
     while tensors_start != _align_up(
         _HEADER.size + len(graph_json)
-    ):  # the JSON contains the offsets, and they depend on its length
+    ):  # loop until nothing changes, because the JSON contains offsets that depend on the length of the JSON
         tensors_start = _align_up(_HEADER.size + len(graph_json))
         offset = tensors_start
         for entry in tensor_entries:

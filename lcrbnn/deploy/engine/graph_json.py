@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from lcrbnn.deploy.engine.operators import MAX_ENTRIES
 from lcrbnn.errors import InputError
 
-NUMBER_LENGTH_LIMIT = 64  # numbers in the graph must have fewer characters
+NUMBER_LENGTH_LIMIT = 64  # a number in the JSON graph must have fewer characters than this limit
 _REQUIRED_KEYS = {
     "graph": ("writer", "name", "input", "classes", "tensors", "nodes"),
     "input": ("shape", "top", "mean", "std"),

@@ -43,9 +43,9 @@ from lcrbnn.deploy.engine.output_shapes import (
 from lcrbnn.errors import InputError, check_known_names, lookup
 
 MAX_MARGIN = 16  # maximum ratio of the resized picture's shorter side to the centre crop
-MAX_ENTRIES = 65_536  # for nodes, and for tensors
+MAX_ENTRIES = 65_536  # maximum number of nodes in a model, and also of tensors
 MAX_OUTPUTS = 64
-MAX_FACTORS = 8  # digits of the index of a strided
+MAX_FACTORS = 8  # maximum number of digits in the output index of the operator strided
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,8 @@ def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[
         if isinstance(attribute, TensorAttribute) and tensor is not None and not isinstance(tensor, str):
             attribute.check_sizes(tensor, key, sizes)
             check = (id(tensor), attribute, input_shape if attribute.index_axis is not None else None)
-            if check not in checked_tensors:  # check once per tensor: thousands of nodes may share it
+            # Check each tensor only once, because thousands of nodes may share a tensor
+            if check not in checked_tensors:
                 attribute.check_values(tensor, key, input_shape)
                 checked_tensors.add(check)
     return shape

@@ -9,11 +9,12 @@ from typing import Any
 from lcrbnn.deploy.engine.attributes import MAX_DIMENSION, tensor_type
 from lcrbnn.errors import InputError
 
-Shape = tuple[int, int, int]  # h, w, c
+Shape = tuple[int, int, int]  # height, width and number of channels of a feature map
 
 MAX_VALUE_ELEMENTS = 2**28
-MAX_SUM_TERMS = 2**20  # of a bconv
-MAX_SUM_TERMS_VERSION_1 = 65_535  # of a bconv in a file of version 1
+MAX_SUM_TERMS = 2**20  # maximum number of terms in a sum of a binary convolution (bconv)
+# Maximum number of terms in a sum of a binary convolution (bconv) in a file of version 1
+MAX_SUM_TERMS_VERSION_1 = 65_535
 
 
 def check_shape(shape: tuple[int, ...], description: str) -> Shape:

@@ -54,7 +54,7 @@ def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
             f"images must be float32 (n, {', '.join(map(str, model.shape))}); got {images.dtype} {images.shape}"
         )
     values = [images]
-    with np.errstate(all="ignore"):  # infinities and NaN propagate, as in an engine
+    with np.errstate(all="ignore"):  # infinities and NaN propagate without a warning, as in an engine
         for node in model.nodes:
             inputs = [values[value] for value in node.inputs]
             values.append(OPERATOR_FUNCTIONS[node.op](node, *inputs) if inputs else _repeat_constant(node, len(images)))
@@ -64,7 +64,7 @@ def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
 def compute_signs(node: Node, x: np.ndarray) -> np.ndarray:
     """Return the signs of a bconv's input, int8 ±1: −1 below the threshold, +1 otherwise."""
     threshold = node.attributes["threshold"]
-    if isinstance(threshold, str):  # "mean": the mean over the whole map of an image
+    if isinstance(threshold, str):  # the threshold "mean" is the mean over the whole feature map of an image
         threshold = x.mean(axis=(1, 2, 3), dtype=np.float64, keepdims=True).astype(np.float32)
     return np.where(x < threshold, np.int8(-1), np.int8(1))
 
@@ -112,10 +112,11 @@ def _convolve(attributes: Mapping[str, Any], x: np.ndarray, weight: np.ndarray, 
     groups, out_channels = attributes["groups"], len(weight)
     sums: Any = 0
     for ky, kx, window_input in _iter_window_positions(attributes, x, padding_value):
-        pixels = window_input.reshape(-1, groups, x.shape[3] // groups).transpose(1, 0, 2)  # group, pixel, channel
+        # Axes: group, pixel, input channel
+        pixels = window_input.reshape(-1, groups, x.shape[3] // groups).transpose(1, 0, 2)
         position_weight = (
             weight[:, ky, kx].reshape(groups, out_channels // groups, -1).transpose(0, 2, 1)
-        )  # group, channel, out
+        )  # axes: group, input channel, output channel
         sums = sums + pixels @ position_weight
     return sums.transpose(1, 0, 2).reshape(*window_input.shape[:3], out_channels)
 

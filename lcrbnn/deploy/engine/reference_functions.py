@@ -29,21 +29,22 @@ _NORMAL_COEFFICIENTS = (
     0.036088876,
 )
 _LOG2_E = _F(1.44269504)
-_LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is ln(2); n · _LN2_HIGH is exact
-_ROUNDING_OFFSET = _F(12582912)  # 1.5 · 2^23: adding it rounds a small number to an integer in the lowest bits
-_MIN_EXPONENT = _F(-87)  # exp32 of smaller numbers is 0
-_EXPM1_RANGE = _F(-0.34375)  # above it, exp32 uses no power of two
-_TANH_RANGE = _F(0.5625)  # below it, tanh32 uses the polynomial
+_LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # two numbers whose sum is ln(2); n · _LN2_HIGH is exact
+# 1.5 · 2^23; the sum of this number and a small x contains x, rounded to an integer, in its lowest bits
+_ROUNDING_OFFSET = _F(12582912)
+_MIN_EXPONENT = _F(-87)  # below this x, exp32(x) returns 0
+_EXPM1_RANGE = _F(-0.34375)  # above this x, exp(x) − 1 is computed without a power of two
+_TANH_RANGE = _F(0.5625)  # below this |x|, tanh32(x) is computed with the polynomial
 
 
 def exp32(x: np.ndarray) -> np.ndarray:
     """Return exp(x) of float32 numbers x ≤ 0."""
     limited = np.where(x < _MIN_EXPONENT, _MIN_EXPONENT, x)
     shifted = limited * _LOG2_E + _ROUNDING_OFFSET
-    power = shifted - _ROUNDING_OFFSET  # x / ln(2), rounded to an integer
+    power = shifted - _ROUNDING_OFFSET  # the quotient x / ln(2), rounded to an integer
     rest = (limited - power * _LN2_HIGH) - power * _LN2_LOW
     fraction = _expm1_polynomial(rest) + _F(1)
-    bits = fraction.view(np.uint32) + (shifted.view(np.uint32) << np.uint32(23))  # multiply by 2 to the power
+    bits = fraction.view(np.uint32) + (shifted.view(np.uint32) << np.uint32(23))  # the bits of fraction · 2^power
     return np.where(x < _MIN_EXPONENT, _F(0), bits.view(np.float32))
 
 

@@ -18,7 +18,8 @@ def multiply_matrices(node: Node, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def take_elements(node: Node, x: np.ndarray) -> np.ndarray:
     """Return the rows, columns and channels that the indices select; index −1 selects the key `fill`."""
     fill = np.float32(node.attributes.get("fill", 0))
-    extended = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 1)), constant_values=fill)  # index −1 is the added element
+    # Add one element at the end of each axis, which index −1 selects
+    extended = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 1)), constant_values=fill)
     for axis, key in enumerate(("rows", "columns", "channels"), start=1):
         indices = node.attributes.get(key, np.arange(x.shape[axis]))
         extended = extended.take(indices, axis=axis, mode="wrap")

@@ -129,7 +129,8 @@ class Engine:
         handle = _ModelHandle(self._library)
         kernel_name = kernel.encode(errors="replace") if kernel else None
         flags, pointer_out = 0 if fuse else 1, ctypes.byref(handle.pointer)
-        self._open_arguments: tuple[str | bytes, bool, str | None]  # for copies and pickles
+        # Arguments with which copies and pickles open the model again
+        self._open_arguments: tuple[str | bytes, bool, str | None]
         if isinstance(source, bytes | bytearray | memoryview):
             self._open_arguments = bytes(source), fuse, kernel
             self._call(

@@ -23,15 +23,16 @@ from lcrbnn.nn.methods.horq import HorqActivation
 from lcrbnn.nn.methods.hwgq import HwgqActivation
 from lcrbnn.nn.methods.ienet import IenetActivation
 
-MAX_SIGNS = 15  # per activation: one binary product each, so 4 bits need 15
+# Maximum number of signs per activation; an activation of 4 bits needs 15, each with its own binary product
+MAX_SIGNS = 15
 
 
 class SignBase(NamedTuple):
     """One sign of an activation: +1 where x is at least the threshold, else -1, times the scale."""
 
     x: Value
-    threshold: np.ndarray  # float32, one number per channel
-    scale: float | Value  # a number, or a value of one number per image
+    threshold: np.ndarray  # thresholds in float32, one per channel
+    scale: float | Value  # scale of the sign: a number, or a graph value with one number per image
 
 
 class ActivationLevels(NamedTuple):

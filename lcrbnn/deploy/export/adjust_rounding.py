@@ -20,8 +20,9 @@ from lcrbnn.deploy.export.graph_builder import NodeBuilder, channels_first_index
 
 ELEMENTWISE_OPS = ("affine", "hardtanh", "relu", "prelu", "shift")  # operators that act on each element separately
 SELECTION_OPS = ("maxpool", "subsample")  # operators that return some of their input elements
-MAX_CHUNK_ELEMENTS = 2**22  # per evaluation, to bound memory
-SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]  # tried for b: 1, 1.5, 2, 3, 4, 6 ... ulps
+MAX_CHUNK_ELEMENTS = 2**22  # maximum number of elements per evaluation, which limits the memory
+# Changes of b that are tried, in half ulps; in ulps: 1, 1.5, 2, 3, 4, 6 ...
+SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]
 
 
 class SignPath(NamedTuple):
@@ -44,7 +45,8 @@ def adjust_rounding(nodes: Sequence[NodeBuilder]) -> None:
             paths = list(_iter_sign_paths([node], consumers))
             for path in paths:
                 repair_channels(path)
-            for path in paths if len(paths) > 1 else []:  # repairing one path may break another
+            # Check all paths again, because the repair of one path may break another one
+            for path in paths if len(paths) > 1 else []:
                 if find_wrong_channels(path).any():
                     raise_export_error(node.name, "no numbers reproduce PyTorch's signs in all layers that read it")
 
@@ -104,7 +106,7 @@ def compute_torch_signs(path: SignPath, sums: np.ndarray) -> np.ndarray:
             for torch_function in node.torch_functions:
                 x = torch_function(x)
         assert path.target.torch_sign is not None
-        if path.target.is_flat and x.dim() == 4:  # a map of one pixel was flattened
+        if path.target.is_flat and x.dim() == 4:  # True if PyTorch has flattened a map of one pixel
             x = x[0, :, :, 0].T
         is_negative = (path.target.torch_sign(x) < 0).numpy()
     is_negative = is_negative[0, :, :, 0].T if is_negative.ndim == 4 else is_negative

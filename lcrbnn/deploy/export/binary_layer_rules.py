@@ -18,7 +18,7 @@ from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 
-FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
+FACTOR_TOLERANCE = 2.0**-21  # maximum relative error if a scale is split into channel and position factors
 
 
 def export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x: Value, window: SlidingWindow) -> Value:
@@ -120,7 +120,7 @@ def _activation_scale_and_offset(name: str, layer: BinaryLayer, has_spatial_scal
             name,
             f"{layer.method.name} has activations of {bits} bits, but the format has activations of 1 bit or real ones",
         )
-    example = _make_example_input(layer)  # two samples: a scale per sample has two elements
+    example = _make_example_input(layer)  # a batch of two samples, so that a scale per sample has two elements
     binary_input: BinaryTensor = layer.input_binarizer(torch.cat([example, example]))
     for factor in (binary_input.scale, binary_input.offset):
         if factor is not None and factor.numel() != 1:

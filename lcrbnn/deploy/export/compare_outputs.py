@@ -32,7 +32,7 @@ from lcrbnn.deploy.export.torch_activations import (
 )
 
 LAYER_OPS = ("conv", "bconv", "wconv")
-TORCH_BATCH_SIZE = 50  # images per forward pass of PyTorch
+TORCH_BATCH_SIZE = 50  # number of images per forward pass of PyTorch
 
 # Returns the value of a node for its inputs, and the integer sums if it is a bconv.
 RunNode = Callable[[Node, Sequence[np.ndarray]], tuple[np.ndarray, np.ndarray | None]]
@@ -55,11 +55,12 @@ class LayerComparison:
     """Result of a comparison layer by layer. `faults` must be empty; the caller judges the other differences."""
 
     num_nodes: int = 0
-    num_sums: int = 0  # compared integer sums
-    num_signs: int = 0  # compared signs, including those that depend on integer sums alone
+    num_sums: int = 0  # number of compared integer sums
+    num_signs: int = 0  # number of compared signs, including those that depend on integer sums alone
     faults: list[str] = field(default_factory=list)
     sign_mismatches: list[SignMismatch] = field(default_factory=list)
-    max_relative_difference: float = 0.0  # of real values, relative to the largest one or 1
+    # Maximum difference of real values, relative to the largest magnitude (at least 1)
+    max_relative_difference: float = 0.0
 
 
 class PredictionMismatch(NamedTuple):
@@ -67,7 +68,7 @@ class PredictionMismatch(NamedTuple):
 
     image: int
     first_sign_mismatch: SignMismatch | None
-    logit_gap: float  # between the two largest logits of the exported model
+    logit_gap: float  # difference between the two largest logits of the exported model
 
 
 def run_node_with_reference(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -104,10 +105,11 @@ def compare_recorded_layers(
 ) -> LayerComparison:
     """Compare each layer with PyTorch's recorded activations for the same images, as compare_layers does."""
     comparison = LayerComparison()
-    torch_values = [to_channels_last(images)]  # PyTorch's values; the model's value if no module computes it
-    model_values = list(torch_values)  # values computed from PyTorch's input of the last layer
+    # Values of PyTorch; if no module computes a value, the value of the exported model
+    torch_values = [to_channels_last(images)]
+    model_values = list(torch_values)  # values that the exported model computes from PyTorch's input of the last layer
     feature_orders: list[np.ndarray | None] = [None]
-    source_ops = [""]  # operator of each value, traced back through elementwise and selection operators
+    source_ops = [""]  # operator that computes each value, traced back through elementwise and selection operators
     for node in model.nodes:
         input_index = node.inputs[0]
         if node.op == "bconv":
@@ -179,7 +181,8 @@ def _compare_sums(
     torch_signs = to_format_order(recorded.signs[module_name], feature_order, x.shape)
     mismatch = find_sign_mismatch(node, x, torch_signs)
     has_equal_signs = np.ones(len(x), bool)
-    if mismatch and isinstance(node.attributes["threshold"], str):  # PyTorch computes the mean in float32
+    # A threshold "mean" may differ, because PyTorch computes the mean in float32
+    if mismatch and isinstance(node.attributes["threshold"], str):
         comparison.sign_mismatches.append(mismatch)
         has_equal_signs = (reference.compute_signs(node, x) == torch_signs).reshape(len(x), -1).all(1)
     elif mismatch:
@@ -220,7 +223,7 @@ def trace_mismatches(
     mismatches: list[PredictionMismatch] = []
     with Engine(to_bytes(model), fuse=False) as engine:
         for start in sorted({int(i) // TORCH_BATCH_SIZE * TORCH_BATCH_SIZE for i in differing_images}):
-            batch = images[start : start + TORCH_BATCH_SIZE]  # the batches of predict_with_torch
+            batch = images[start : start + TORCH_BATCH_SIZE]  # the same batches as in predict_with_torch
             with record_activations(net) as recorded:
                 net(batch)
             for image in differing_images[(differing_images >= start) & (differing_images < start + TORCH_BATCH_SIZE)]:

@@ -27,12 +27,12 @@ from lcrbnn.nn.model_hooks import eval_mode, fit_output_shapes
 class ModelInput:
     """Input shape, preprocessing and class names of a network; a row of DATASETS has the same facts."""
 
-    shape: tuple[int, int, int]  # height, width, channels
+    shape: tuple[int, int, int]  # height, width and number of channels of an input image
     classes: tuple[str, ...]
     top: float = 255.0  # largest pixel value; a pixel becomes (pixel / top - mean) / std
-    mean: tuple[float, ...] = ()  # per channel; empty = 0
-    std: tuple[float, ...] = ()  # per channel; empty = 1
-    margin: float = 1.0  # ratio of the resized picture's shorter side to the centre crop
+    mean: tuple[float, ...] = ()  # mean per channel of pixel / top; empty = 0
+    std: tuple[float, ...] = ()  # standard deviation per channel of pixel / top; empty = 1
+    margin: float = 1.0  # ratio of the resized picture's shorter side to the side of the centre crop
 
     @classmethod
     def from_dataset(cls, dataset: DataSet) -> ModelInput:

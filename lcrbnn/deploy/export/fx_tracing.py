@@ -60,7 +60,7 @@ def _writes_in_place(call: fx.Node) -> bool:
     is_inplace_name = function_name in ("iadd", "isub", "imul", "itruediv") or function_name.endswith("_")
     return (
         is_inplace_name or "out" in call.kwargs or bool(call.kwargs.get("inplace"))
-    )  # positional arguments too: fx passes them by name
+    )  # call.kwargs also contains the positional arguments of a call, because fx passes them by name
 
 
 def _is_foreign_function(call: fx.Node) -> bool:
@@ -141,7 +141,7 @@ def _bind_argument(name: str, module: nn.Module, call: fx.Node, unused_inputs: l
         raise_export_error(
             name, f"the forward of {type(module).__name__} needs the argument {call.target!r}, but gets none"
         )
-    return call.args[0]  # its default
+    return call.args[0]  # the default value
 
 
 def _check_module_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Value]:

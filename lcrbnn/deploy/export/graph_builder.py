@@ -12,7 +12,7 @@ from torch import Tensor
 from lcrbnn.errors import InputError
 
 TorchFunction = Callable[[Tensor], Tensor]
-Shape = tuple[int, int, int]  # height, width, channels of a map
+Shape = tuple[int, int, int]  # height, width and number of channels of a feature map
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class NodeBuilder:
     attributes: dict[str, Any] = field(default_factory=dict)
     torch_functions: list[TorchFunction] = field(default_factory=list)
     torch_sign: TorchFunction | None = None
-    is_flat: bool = False  # PyTorch's tensor is (n, features), not (n, channels, h, w)
+    is_flat: bool = False  # True if the PyTorch tensor has the shape (n, features) instead of (n, channels, h, w)
 
 
 @dataclass(eq=False)
@@ -56,8 +56,8 @@ class Value:
 
     node: NodeBuilder
     tensor: TensorState
-    is_flat: bool = False  # as in NodeBuilder; a map of one pixel can be either
-    feature_order: np.ndarray | None = None  # for a flattened map: PyTorch's index of each feature
+    is_flat: bool = False  # as in NodeBuilder; the tensor of a map with one pixel can have either shape
+    feature_order: np.ndarray | None = None  # PyTorch's index of each feature, if the value is a flattened map
 
     @classmethod
     def from_node(cls, node: NodeBuilder, *, is_flat: bool = False, feature_order: np.ndarray | None = None) -> Value:
@@ -87,7 +87,7 @@ class SlidingWindow(NamedTuple):
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # number of padded pixels at the top, left, bottom and right
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
 
@@ -125,7 +125,7 @@ class GraphBuilder:
     ) -> Value:
         """Add a node and return its value; the default shape is that of the first input."""
         values = [self.resolve(v, name) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
-        first = values[0] if values else self.input_value  # a constant has no inputs
+        first = values[0] if values else self.input_value  # a constant has no inputs; for it, the model input is used
         node = NodeBuilder(
             op,
             name,

@@ -96,7 +96,7 @@ def _export_batch_norm(builder: GraphBuilder, name: str, norm: nn.BatchNorm1d | 
         a, b = (v * to_array(norm.weight) for v in (a, b))
         b = b + to_array(norm.bias)
 
-    def torch_function(v: Tensor) -> Tensor:  # same result as norm, but also for inputs of other rank
+    def torch_function(v: Tensor) -> Tensor:  # function with the same result as norm, but also for inputs of other rank
         return F.batch_norm(v, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
 
     return builder.add_node(

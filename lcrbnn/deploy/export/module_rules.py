@@ -58,7 +58,8 @@ def _export_chain(builder: GraphBuilder, name: str, module: nn.Module, parts: tu
 
 
 def _export_sequential(builder: GraphBuilder, name: str, module: nn.Sequential, x: Value) -> Value:
-    return _export_chain(builder, name, module, tuple(module._modules), x)  # named_children would skip repeated modules
+    # named_children would skip a module that occurs twice
+    return _export_chain(builder, name, module, tuple(module._modules), x)
 
 
 def _export_network(builder: GraphBuilder, name: str, net: Network, x: Value) -> Value:

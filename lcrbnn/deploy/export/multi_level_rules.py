@@ -32,8 +32,8 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 class WeightBase(NamedTuple):
     """One term of a weight: signs times one number per filter."""
 
-    signs: np.ndarray  # -1 and +1, in PyTorch's order of axes
-    scale: np.ndarray  # float64, (out,)
+    signs: np.ndarray  # signs of the weights, -1 and +1, with the axes in PyTorch's order
+    scale: np.ndarray  # scale of each filter in float64, (out,)
 
 
 def has_several_levels(layer: BinaryLayer, weight: BinaryTensor) -> bool:

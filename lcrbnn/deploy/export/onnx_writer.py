@@ -21,7 +21,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import write_atomic
 
 OPSET_VERSION = 17
-IR_VERSION = 9  # IR version of the file, low enough for older runtimes
+IR_VERSION = 9  # IR version of the ONNX file, which is low enough for older runtimes
 
 
 class OnnxGraph:
@@ -99,7 +99,7 @@ def _window_attributes(node: Node) -> dict[str, Any]:
     return {
         "kernel_shape": list(attributes["kernel"]),
         "strides": list(attributes["stride"]),
-        "pads": list(attributes["pad"]),  # top, left, bottom, right, as in ONNX
+        "pads": list(attributes["pad"]),  # padding at the top, left, bottom and right, in the same order as in ONNX
         **(
             {"dilations": list(attributes["dilation"]), "group": attributes["groups"]}
             if "dilation" in attributes
@@ -116,7 +116,7 @@ def _write_conv(graph: OnnxGraph, node: Node, inputs: list[str], channels: int) 
 
 def _write_signs(graph: OnnxGraph, node: Node, x: str) -> str:
     threshold = node.attributes["threshold"]
-    if isinstance(threshold, str):  # "mean": the mean over the whole map of an image
+    if isinstance(threshold, str):  # the threshold "mean" is the mean over the whole feature map of an image
         threshold_name = graph.add_node("ReduceMean", x, axes=[1, 2, 3], keepdims=1)
     else:
         threshold_name = graph.add_channel_constant(threshold)

@@ -79,6 +79,6 @@ def find_torch_value(
     name = node.name.split(" + ")[-1]
     block, _, part = name.rpartition(".")
     output: Any = recorded.outputs.get(name)
-    if output is None and node.op == "add" and part[3:].isdigit():  # the sum is the input of the block's activation
+    if output is None and node.op == "add" and part[3:].isdigit():  # the sum is the input of the activation of a block
         output = recorded.inputs[f"{block}.act{part.removeprefix('add')}"]
     return None if output is None else to_format_order(output, feature_order, shape)

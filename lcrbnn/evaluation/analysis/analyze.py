@@ -27,10 +27,10 @@ from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.validation import NOISE_DEVIATIONS, iter_noisy_batches
 
-BATCH_SIZE = 128  # number of images for retention ratios and for correlations of activations, as in training
+BATCH_SIZE = 128  # number of images for retention ratios and for correlations of activations, as in a training batch
 SIGNIFICANT_DIGITS = 6
 NUM_PARTS = 4  # number of parts of an analysis; the progress bar counts them
-IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels: signs that differ between two different images
+IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels, for signs that differ between two different images
 
 # Figures that are compared between groups of runs: key in the summary -> title of the table row.
 SUMMARY_TITLES: dict[str, str] = {
@@ -147,7 +147,7 @@ def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
         if deviation != IMAGE_PAIRS:
             relative_rates = [
                 rate / between_images[name] for name, rate in rates.items() if between_images[name]
-            ]  # signs that are not the same for all images
+            ]  # layers whose signs are the same for all images are left out
             if relative_rates:
                 summary[f"flips_over_pairs_{deviation}"] = statistics.fmean(relative_rates)
     if figures["ratios"] is not None:

@@ -36,7 +36,7 @@ from lcrbnn.nn.methods.binarizer import Binarizer
 from lcrbnn.nn.model_hooks import eval_mode
 from lcrbnn.nn.models.blocks import Maxout
 
-BINARY_OPS_PER_OP = 64  # number of 1-bit operations that count as one operation
+BINARY_OPS_PER_OP = 64  # number of 1-bit operations that count as one OP
 FLOAT_BITS = 32
 
 
@@ -48,24 +48,25 @@ class LayerCost:
     kind: str  # kind of the layer: binary, mixed or real
     weights: int
     macs: int
-    bits: int  # bits per activation times number of weight bases; 32 for real activations
+    bits: int  # (bits per activation) x (number of weight bases); 32 for real activations
 
 
 @dataclass(frozen=True)
 class Cost:
     """Size of a network and cost of one image."""
 
-    parameters: int  # number of learnable numbers, including latent weights
+    parameters: int  # number of learnable parameters, including latent weights
     binary_weights: int  # number of latent weights of binary layers
-    binary_macs: int  # multiply-accumulates of a 1-bit weight and an activation of one or a few bits
-    mixed_macs: int  # multiply-accumulates of a 1-bit weight and a real activation, or vice versa
+    binary_macs: int  # number of multiply-accumulates of a 1-bit weight and an activation of one or a few bits
+    mixed_macs: int  # number of multiply-accumulates of a 1-bit weight and a real activation, or vice versa
     real_macs: int
-    bit_operations: int = 0  # BOPs: each of the binary_macs counts once per bit of the activation
+    # Number of bit operations (BOPs): each of the binary_macs counts once per bit of the activation
+    bit_operations: int = 0
     element_wise: int = 0
     # Stored bits. A binary weight has 1 bit per base (2 bits for three levels). Any other parameter or batch-norm
     # statistic has 32 bits. A parameter that only training needs has 0 bits.
     stored_bits: int = 0
-    weight_bits: int = 0  # stored bits of the binary weights alone
+    weight_bits: int = 0  # number of stored bits of the binary weights alone
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property
@@ -163,7 +164,7 @@ class _CostCounter(TorchDispatchMode):
         return add_operations
 
 
-STANDARDIZATION_OPS = 4  # operations per number: mean, standard deviation, difference, quotient
+STANDARDIZATION_OPS = 4  # number of operations per activation: mean, standard deviation, difference, quotient
 # type of module -> function (module, input, output) that returns the number of operations
 OperationRule = Callable[[Any, Tensor, Tensor], int]
 

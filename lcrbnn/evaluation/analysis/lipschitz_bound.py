@@ -57,7 +57,7 @@ def bound_lipschitz(model: Network, images: Tensor) -> LipschitzBounds:
 
 
 def _log10(value: float) -> float:
-    return math.log10(max(value, 1e-300))  # a layer of zeros has the norm 0, whose logarithm does not exist
+    return math.log10(max(value, 1e-300))  # a layer of zeros has the norm 0, which has no logarithm
 
 
 def _record_input_shapes(model: nn.Module, image: Tensor) -> dict[str, torch.Size]:

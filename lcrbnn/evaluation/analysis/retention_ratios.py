@@ -15,7 +15,8 @@ from lcrbnn.nn.models.network import Network
 
 # number of power iterations; the five iterations of training underestimate sigma (docs/method.md)
 POWER_ITERATIONS = 200
-NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}  # key in records -> LCR variant
+# Dictionary from a key in records to a normalization of feature maps
+NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}
 
 
 @torch.no_grad()

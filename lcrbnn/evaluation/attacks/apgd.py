@@ -20,7 +20,7 @@ def checkpoint_steps(steps: int) -> list[int]:
 
     The intervals between them shrink to 6 % of all steps.
     """
-    percent, interval, checkpoints = 22, 22, []  # integer arithmetic avoids rounding errors
+    percent, interval, checkpoints = 22, 22, []  # percentages are integers, so that there are no rounding errors
     while percent < 100:
         checkpoints.append(-(-percent * steps // 100))
         interval = max(interval - 3, 6)

@@ -18,7 +18,7 @@ from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 
 EPS_VALUES = ("2/255", "8/255")
-NUM_IMAGES = 1000  # number of images, taken from the test split
+NUM_IMAGES = 1000  # default number of attacked images of the test split
 WORST = "worst"
 
 

@@ -18,7 +18,7 @@ from lcrbnn.nn.model_hooks import eval_mode
 class LinfBall:
     """Images and their Linf balls. A ball contains all images that differ from its centre by at most eps per pixel."""
 
-    images: Tensor  # (n, channels, h, w), pixels from 0 to 1
+    images: Tensor  # images (n, channels, h, w) with pixels from 0 to 1
     labels: Tensor
     indices: tuple[int, ...]  # row numbers of the images in their split, which determine the random numbers
     eps: float

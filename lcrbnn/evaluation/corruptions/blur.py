@@ -72,7 +72,8 @@ def disk_kernel(radius: float, blur_std: float) -> np.ndarray:
 
 # -- glass ---------------------------------------------------------------------------------------------------------
 
-GlassParameters = tuple[float, int, int]  # parameters: std of the Gaussian, largest shift in pixels, number of rounds
+# Standard deviation of the Gaussian, largest shift in pixels, number of rounds
+GlassParameters = tuple[float, int, int]
 
 
 def draw_glass_shifts(rng: ImageRandom, images: Tensor, parameters: GlassParameters) -> tuple[Tensor]:

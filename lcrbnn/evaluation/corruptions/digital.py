@@ -96,7 +96,7 @@ def box_matrix(old_side: int, new_side: int) -> np.ndarray:
 
 ElasticParameters = tuple[
     float, float, float
-]  # parameters: amplitude of the field in pixels, std of its smoothing, largest shift of the points
+]  # amplitude of the field in pixels, standard deviation of its smoothing, largest shift of the points
 
 
 def draw_elastic(rng: ImageRandom, images: Tensor, parameters: ElasticParameters) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,8 @@ def _apply_affine(x: Tensor, point_shifts: Tensor) -> Tensor:
     forward_matrix = torch.stack(
         [target_points[:, 1] - target_points[:, 2], target_points[:, 0] - target_points[:, 1]], 2
     )
-    forward_matrix = divide(forward_matrix, high - low)  # shape (n, xy, xy)
+    # Affine matrix (n, xy, xy) from input positions to output positions
+    forward_matrix = divide(forward_matrix, high - low)
     forward_shift = target_points[:, 2] - (forward_matrix[:, :, 0] + forward_matrix[:, :, 1]) * low
     a, b, c, d = forward_matrix[:, 0, 0], forward_matrix[:, 0, 1], forward_matrix[:, 1, 0], forward_matrix[:, 1, 1]
     determinant = a * d - b * c

@@ -20,11 +20,11 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SpatterParameters = tuple[
     float, float, float, float, float, int
-]  # parameters: mean and std of the noise, std of its smoothing, threshold, amount, 1 = mud
+]  # noise mean, noise std, smoothing std, threshold, amount, kind of liquid (1 = mud, else water)
 WATER_RGB = (175 / 255, 238 / 255, 238 / 255)
 MUD_RGB = (63 / 255, 42 / 255, 20 / 255)
 MIN_MUD_COVER = 0.8
-MAX_EDGE_DISTANCE_PX = 20  # distances to an edge above this value count as this value
+MAX_EDGE_DISTANCE_PX = 20  # largest distance to an edge in pixels; larger distances count as this distance
 WEAK_EDGE_THRESHOLD, STRONG_EDGE_THRESHOLD = 50, 150  # lower and upper threshold of the Canny edge detector
 RELIEF_KERNEL = np.array([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
 BOX_KERNEL = np.ones((3, 3))

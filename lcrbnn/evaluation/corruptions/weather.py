@@ -19,8 +19,9 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SnowParameters = tuple[
     float, float, float, float, float, float, float
-]  # parameters: mean and std of the noise, zoom, threshold, radius and std of the blur, weight of the image
-INITIAL_ROUGHNESS = 100.0  # largest random deviation from the mean of the neighbours in the plasma fractal
+]  # noise mean, noise std, zoom, threshold, blur radius, blur std, weight of the original image
+# Largest random deviation from the mean of the neighbours, at the first level of the plasma fractal
+INITIAL_ROUGHNESS = 100.0
 
 
 def draw_snow(rng: ImageRandom, images: Tensor, parameters: SnowParameters) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ class CorruptedBatch(NamedTuple):
 class CorruptedSet(Protocol):
     """Base class of a source of corrupted images."""
 
-    name: str  # description of the source, written to the record
+    name: str  # text in the record that describes the source
     num_images: int  # number of images per corruption and severity
 
     def iter_batches(self, corruption: str, severity: int) -> Iterator[CorruptedBatch]:

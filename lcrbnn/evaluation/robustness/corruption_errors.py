@@ -48,7 +48,8 @@ class RobustnessSettings:
     # folder with published corrupted images; None = corrupt the test images here
     corrupted_data_folder: Path | None = None
     frost_photos_folder: Path | None = None  # folder with the frost photos; None = the folder frost in the data folder
-    refit_heads: bool = False  # whether heads that are trained again on training images are measured too
+    # True if the last layer is also trained again on training images, and both versions are measured
+    refit_heads: bool = False
 
     @property
     def head_names(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ AS_TRAINED = "as trained"
 REFIT_HEADS = (
     "refit on clean",
     "refit on corrupted",
-)  # names of heads that are trained again, by the training images that they are fitted on
+)  # names of heads that are trained again, on clean or on corrupted training images
 TEST_IMAGES_NOTE = "test images, clean and corrupted: not among the readings that the run's own record counts"
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS
 
-ErrorsByCorruption = Mapping[str, Sequence[float]]  # corruption -> errors in percent at severities 1 to 5
+# Dictionary from a corruption to its errors in percent at severities 1 to 5
+ErrorsByCorruption = Mapping[str, Sequence[float]]
 
 # Errors of AlexNet on ImageNet-C, averaged over severities (Hendrycks and Dietterich, 2019). The mCE divides by them.
 ALEXNET_ERRORS: dict[str, float] = {
@@ -30,7 +31,7 @@ ALEXNET_ERRORS: dict[str, float] = {
 }
 # clean error of AlexNet as quoted in the literature; the source of the other values does not contain it
 ALEXNET_CLEAN_ERROR = 0.435
-MCE_IMAGE_SIDE = 224  # mCE is only defined for ImageNet-C, which has images of this side length
+MCE_IMAGE_SIDE = 224  # side length in pixels of the images of ImageNet-C, for which alone mCE is defined
 
 MAIN_CORRUPTIONS = tuple(name for name, row in CORRUPTIONS.items() if row.is_main)
 
@@ -41,10 +42,10 @@ class CorruptionSummary(NamedTuple):
     The mCE is None unless images are 224 x 224.
     """
 
-    main: float | None  # mean over the 15 main corruptions and all severities
-    all: float | None  # mean over all 19 corruptions and all severities
-    main_worst: float | None  # mean over the 15 main corruptions at severity 5
-    all_worst: float | None  # mean over all 19 corruptions at severity 5
+    main: float | None  # mean error in percent over the 15 main corruptions and all severities
+    all: float | None  # mean error in percent over all 19 corruptions and all severities
+    main_worst: float | None  # mean error in percent over the 15 main corruptions at severity 5
+    all_worst: float | None  # mean error in percent over all 19 corruptions at severity 5
     mce: float | None
     relative_mce: float | None
 
