@@ -72,7 +72,8 @@ class CapturedMaps:
     real: dict[ModulePort, Tensor] = field(default_factory=dict)
     binary: dict[ModulePort, BinaryTensor] = field(default_factory=dict)
     versions: dict[ModulePort, int] = field(default_factory=dict)  # version counters of the real maps when saved
-    rng_states: RngStates | None = None  # states of the generators at the start of the pass, if they were saved
+    # States of the random generators at the start of the pass; None if they were not saved
+    rng_states: RngStates | None = None
 
     def add(self, port: ModulePort, x: Any) -> None:
         """Save the feature map at a port. If a module is called several times, the map of its latest call is kept."""
@@ -81,7 +82,7 @@ class CapturedMaps:
             raise InputError(
                 f"Retention needs a tensor at {port.module!r}, which {verb} {type(x).__name__}; name an inner module"
             )
-        self.real.pop(port, None)  # the new entry then is the last one: the order of the dict is that of the pass
+        self.real.pop(port, None)  # remove an old entry first, so that the dict has the order of the latest calls
         self.real[port] = x
         self.binary.pop(port, None)
         if not torch.compiler.is_compiling() and not x.is_inference():
@@ -168,9 +169,10 @@ class FeatureMapCapture:
         modules = dict(model.named_modules())
         self.maps = CapturedMaps()
         self._layers = [layer for _, layer in iter_binary_layers(model)]
-        self.expects_latent_pass = False  # the owner of this capture runs a pass with latent weights
+        self.expects_latent_pass = False  # True while the owner of this capture runs a pass with latent weights
         self._is_recording = True
-        self._first_binary_layer = self._layers[0] if self._layers else None  # shows whether a pass uses latent weights
+        # The mode of this layer shows whether a pass uses latent weights
+        self._first_binary_layer = self._layers[0] if self._layers else None
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._make_start_hook(model), with_kwargs=True)]
         if save_rng:
             self._hooks.append(model.register_forward_pre_hook(self._make_rng_hook(model)))

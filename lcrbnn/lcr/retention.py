@@ -38,7 +38,8 @@ from lcrbnn.lcr.second_pass import freeze_running_statistics, replay_rng
 from lcrbnn.lcr.spectral_norm import draw_start_vector
 from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
 
-START_VECTOR_LENGTH = 4096  # numbers drawn for the start of the power iteration (repeated for longer vectors)
+# Number of random numbers for the start of the power iteration; they are repeated for longer vectors
+START_VECTOR_LENGTH = 4096
 
 _RENAMED_ARGUMENTS = {"weight": "lcr_weight", "form": "variant"}
 
@@ -106,7 +107,7 @@ class Retention(nn.Module):
         check_modules_exist(model, _unique_ports(self.spans))
         self.sigma_ratios: Tensor | None = None
         self.lcr_loss: Tensor | None = None
-        self._model = (model,)  # in a tuple: not a submodule
+        self._model = (model,)  # a tuple hides the model from nn.Module, so that the model is not a submodule
         self._is_weights_only = is_weights_only(model)
         self._check_reference(model, teacher)
         parameter = next(model.parameters(), torch.empty(0))
@@ -242,7 +243,8 @@ class Retention(nn.Module):
         if self.variant.activations == "binary" and not self._is_weights_only:
             one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
         if one_signed_ports:
-            warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)  # where loss() is called
+            # Stacklevel 4 is the line that calls loss()
+            warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)
 
     def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
         """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
@@ -279,7 +281,8 @@ class Retention(nn.Module):
 
     def _collect_reference_pairs(self, maps: CapturedMaps) -> list[Pair]:
         maps, spans = REFERENCES[self.variant.reference](self, maps)
-        return [(maps.real[front], maps.real[back]) for front, back in spans]  # retention_loss detaches them
+        # The maps keep their gradient here, because retention_loss detaches them
+        return [(maps.real[front], maps.real[back]) for front, back in spans]
 
     def _use_maps_of_same_pass(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
         return maps, self.spans

@@ -140,7 +140,8 @@ def _run_power_iteration(
 # Functions that return the start vector of the power iteration for matrices (b, m, n) and a drawn vector. The result is
 # one vector (n,) for all matrices, or one per matrix (b, n).
 START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),  # as in Algorithm 2
+    # Random start vector, as in Algorithm 2 of the paper
+    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),
     # the official code does not scale this vector to length 1
     "ones": lambda matrices, drawn: matrices.new_ones(matrices.shape[2]),
     "longest-column": lambda matrices, drawn: pick_longest_column(matrices),
@@ -170,7 +171,7 @@ def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ratio": lambda sigma_b, sigma_f, weight: (
         ((_divide_sigmas(sigma_b, sigma_f) - 1) * weight).square().mean()
-    ),  # Eq. 11 of the paper
+    ),  # distance in Eq. 11 of the paper
     "log-ratio": lambda sigma_b, sigma_f, weight: (
         (_divide_sigmas(sigma_b, sigma_f).clamp_min(MIN_SIGMA).log() * weight).square().mean()
     ),
@@ -180,7 +181,7 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 # Functions of the batch size that return the factor of lambda * L_Lip in the total loss.
 COEFFICIENTS: dict[str, Callable[[int], float]] = {
-    "half": lambda batch_size: 1 / 2,  # Eq. 12 of the paper
+    "half": lambda batch_size: 1 / 2,  # factor in Eq. 12 of the paper
     # the published code, in which lambda has the name alpha
     "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),
 }

@@ -30,7 +30,7 @@ from lcrbnn.lcr.row_scaling import max_safe_length, shrink_long_rows, shrink_unl
 from lcrbnn.lcr.spectral_norm import apply_matrices, rayleigh_value
 from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products
 
-Pair = tuple[Tensor, Tensor]  # the feature maps before (front) and after (back) a layer or block
+Pair = tuple[Tensor, Tensor]  # feature map before (front) and feature map after (back) a layer or block
 
 # A row that is shorter than this has no direction. Its map is zero everywhere (or constant, if it is centered).
 _MIN_LENGTH = 1e-12
@@ -60,7 +60,8 @@ def are_comparable(front: Tensor, back: Tensor) -> bool:
 
 def pool_map(front: Tensor, back: Tensor) -> Tensor:
     """Return the front map, average-pooled to the height and width of the back map."""
-    if front.shape == back.shape and front.dim() > 1:  # token maps (n, t, d) of equal shape need no pooling either
+    # The maps of a pair with equal shapes need no pooling, such as token maps (n, t, d)
+    if front.shape == back.shape and front.dim() > 1:
         return front
     if not are_comparable(front, back):
         raise InputError(
@@ -195,7 +196,7 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], FlattenedMap]] = {
 class MatrixStack(Protocol):
     """Retention matrices of one size, from one or more pairs of feature maps."""
 
-    squared: bool  # RM = M^T M for the iteration matrix M if True, RM = M if False
+    squared: bool  # True if RM = M^T M for the iteration matrix M, False if RM = M
 
     def iteration_matrices(self) -> Tensor:
         """Return the matrices M that power iteration uses, (b, m, n), for all pairs together, without autograd."""
@@ -273,7 +274,7 @@ class GramStack:
     """RM = A_back^T A_back (Eq. 9)."""
 
     backs: list[FlattenedMap]
-    scales: Tensor | None  # 1 / length of the rows, (b, n); None without normalization
+    scales: Tensor | None  # reciprocal length 1 / |row| of each row, (b, n); None without normalization
     gram: Tensor
     squared = False
 
@@ -328,9 +329,9 @@ def _index_or_none(vectors: Tensor | None, i: int) -> Tensor | None:
 class PerSampleStack:
     """RM = R R^T for each sample, with R = front back^T / pixels (as in the official code)."""
 
-    fronts: list[Tensor]  # front maps, (n, c1, pixels)
-    backs: list[Tensor]  # back maps, (n, c2, pixels)
-    correlations: list[Tensor]  # R^T of each pair, (n, c2, c1), without autograd
+    fronts: list[Tensor]  # front maps of all pairs, (n, c1, pixels) each
+    backs: list[Tensor]  # back maps of all pairs, (n, c2, pixels) each
+    correlations: list[Tensor]  # matrices R^T of all pairs, (n, c2, c1) each, without autograd
     squared = True
 
     @classmethod

@@ -25,7 +25,8 @@ def shrink_long_rows(x: Tensor) -> Tensor:
     no row is too long. On a GPU, the function does not wait for the device.
     """
     limit, factor = _SHRINK_LIMIT_AND_FACTOR[torch.promote_types(x.dtype, torch.float32)]
-    if torch.finfo(x.dtype).max <= limit:  # float16: the squares of its values do not overflow in float32
+    # In float16, no row is too long, because squares of its values do not overflow in float32
+    if torch.finfo(x.dtype).max <= limit:
         return x
     is_too_long = torch.linalg.vector_norm(x.detach(), float("inf"), dim=1, keepdim=True) > limit
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(is_too_long.any()):

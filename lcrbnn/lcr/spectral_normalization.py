@@ -16,7 +16,8 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
 MIN_NORM = 1e-12
-INITIAL_ITERATIONS = 15  # power iterations when the normalizer is created; each training step adds one
+# Number of power iterations when the normalizer is created; each training step adds one iteration
+INITIAL_ITERATIONS = 15
 
 
 class SpectralNormalizer(WeightNormalizer):

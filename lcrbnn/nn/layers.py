@@ -21,7 +21,7 @@ class BinaryLayer(nn.Module):
     """
 
     weight: Tensor
-    bias: Any  # Tensor or None; torch annotates this attribute differently in Conv2d and Linear
+    bias: Any  # bias of the layer, a Tensor or None; torch annotates this attribute differently in Conv2d and Linear
     method: Method
 
     def _attach_method(self, method: Method, channels: int) -> None:

@@ -22,7 +22,7 @@ class Recipe(NamedTuple):
 
     name: str
     header: list[str]  # description of the recipe: the comment lines at the top of the file, or its text `about`
-    spec: TrainSpec  # settings that the file does not contain have their default values
+    spec: TrainSpec  # training spec; settings that the recipe file does not contain have default values
 
     @property
     def summary(self) -> str:

@@ -46,8 +46,8 @@ class ReportInputs(NamedTuple):
 
     groups: Sequence[RunGroup]
     records: Sequence[RecordFile]
-    report_folder: Path  # folder of the report; links in the report are relative to it
-    sample_image: Path | None  # image that is shown under each corruption; None = a generated image
+    report_folder: Path  # folder of the report file; links in the report are relative to this folder
+    sample_image: Path | None  # path of the image that is shown under each corruption; None = a generated image
     frost_folder: Path
 
 

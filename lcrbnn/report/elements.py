@@ -59,7 +59,8 @@ class DotSeries:
     name: str
     group_index: int
     dots: tuple[Dot | None, ...]
-    is_hollow: bool = False  # whether this series shows a second kind of value of the same group
+    # True if the markers are hollow, because this series shows a second kind of value of the same group
+    is_hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class HeatMap:
     column_label: str
     values: tuple[tuple[float | None, ...], ...]
     unit: str
-    max_value: float  # the value that is drawn in the full colour
+    max_value: float  # value that is drawn in the full colour
     is_signed: bool = False
 
 
@@ -155,7 +156,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    is_numeric: bool = True  # whether each column is numeric; numeric columns are right-aligned
+    is_numeric: bool = True  # for each column, True if the column contains numbers and is right-aligned
 
 
 @dataclass(frozen=True)

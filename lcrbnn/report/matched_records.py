@@ -21,17 +21,18 @@ from lcrbnn.runs.record import DIGEST_KEY, read_record
 from lcrbnn.train.setup.spec import TrainSpec
 
 T = TypeVar("T")
-MapCorrelations = dict[str, dict[str, float]]  # mean |correlation|, by layer and then by kind of map (real or binary)
+MapCorrelations = dict[str, dict[str, float]]  # dictionary: layer -> kind of map (real or binary) -> mean |correlation|
 
 
 class RobustnessResult(NamedTuple):
     """Errors on clean and corrupted images, in percent."""
 
     num_images: int
-    image_source: str  # where the corrupted images come from
-    clean_errors: dict[str, float]  # clean error, by head
-    errors: dict[str, dict[str, list[float]]]  # errors by head and corruption, for severities 1 to 5
-    mean_errors: dict[str, dict[str, float]]  # mean errors, by head
+    image_source: str  # text that describes where the corrupted images come from
+    clean_errors: dict[str, float]  # dictionary: classifier head -> error in percent on clean images
+    # Dictionary: classifier head -> corruption -> errors in percent at severities 1 to 5
+    errors: dict[str, dict[str, list[float]]]
+    mean_errors: dict[str, dict[str, float]]  # dictionary: classifier head -> name of a mean -> mean error in percent
 
 
 class AttackResult(NamedTuple):
@@ -39,7 +40,7 @@ class AttackResult(NamedTuple):
 
     num_images: int
     clean_accuracy: float
-    accuracy: dict[str, dict[str, float]]  # accuracy, by eps and attack
+    accuracy: dict[str, dict[str, float]]  # dictionary: eps -> attack -> accuracy in percent
     worst_accuracy: dict[str, float]
     # whether an attack without gradients succeeds more often than all attacks with gradients
     has_masked_gradients: dict[str, bool]
@@ -51,10 +52,11 @@ class AnalysisResult(NamedTuple):
     norms: dict[str, tuple[float, float]]
     surrogate_bound_log10: float
     eq5_log10: tuple[float, float]
-    sensitivity: dict[str, float]  # mean sensitivity, by noise radius
-    relative_sensitivity: dict[str, float]  # mean sensitivity divided by the sensitivity between different images
-    sign_flips: dict[str, dict[str, float]]  # rate of flipped signs in percent, by noise and layer
-    sigma_ratios: dict[str, float]  # ratios of Eq. 8 on L2-normalized maps, by layer
+    sensitivity: dict[str, float]  # dictionary: noise radius -> mean sensitivity
+    # Dictionary: noise radius -> mean sensitivity divided by the sensitivity between different images
+    relative_sensitivity: dict[str, float]
+    sign_flips: dict[str, dict[str, float]]  # dictionary: noise level -> layer -> flipped signs in percent
+    sigma_ratios: dict[str, float]  # dictionary: layer -> ratio of Eq. 8 on L2-normalized maps
     map_correlations: MapCorrelations
 
 
@@ -169,9 +171,11 @@ RECORD_KINDS = {
     "attack": RecordKind(_parse_attacks, "lcrbnn attack"),
     "analyze": RecordKind(_parse_analysis, "lcrbnn analyze"),
 }
-LAYERS = "layers"  # a record of several networks, by name, or a part of a run's own record
-COST = "cost"  # a record of an architecture, which does not belong to a checkpoint
-PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")  # names of settings that may differ within a group
+# Kind of a record of several networks, and key in the record of a run with the measurements of layers
+LAYERS = "layers"
+COST = "cost"  # kind of a record of an architecture, which does not belong to a checkpoint
+# Names of settings that may differ between the runs of a group
+PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")
 
 
 class RecordFile(NamedTuple):
@@ -217,11 +221,12 @@ def _read_kind(path: Path) -> Any:
 def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) -> None:
     """Parse the records and store them in the `measurements` of the runs to which they belong."""
     _attach_layers([run for group in groups for run in group.runs.values()], records)
-    runs: dict[str, list[ReportRun]] = {}  # checkpoint digest -> runs; a report may contain a run twice
+    # Dictionary: checkpoint digest -> runs; a report may contain the same run twice
+    runs: dict[str, list[ReportRun]] = {}
     for run in [run for group in groups for run in group.runs.values() if run.checkpoint_digest is not None]:
         runs.setdefault(str(run.checkpoint_digest), []).append(run)
     for name, kind in RECORD_KINDS.items():
-        by_settings: dict[str, dict[str, RecordFile]] = {}  # settings -> checkpoint digest -> parsed record
+        by_settings: dict[str, dict[str, RecordFile]] = {}  # dictionary: settings -> checkpoint digest -> record file
         for file in records:
             digest = file.record["settings"].get("checkpoint_sha256")
             if file.record.get("kind") == name and digest in runs:

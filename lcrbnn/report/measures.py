@@ -12,7 +12,8 @@ from lcrbnn.report.elements import CommandHint, Dot, DotSeries, Element, Table
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
 ValuesBySeed = Mapping[int, float]
-NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]  # function that returns a number of one run, by name
+# Function from a run to a dictionary: name of a number (for example, an attack) -> number
+NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]
 INTERVAL_LABEL = "[95\u00a0%]"
 STAR_EXPLANATION = "* marks a difference whose interval excludes 0."
 

@@ -27,8 +27,8 @@ class ReportRun:
     log_lines: LogLines
     record: dict[str, Any] | None
     source_files: list[Path]  # all files that were read for this run
-    measurements: dict[str, Any] = field(default_factory=dict)  # kind -> parsed record
-    warning: str = ""  # why the checkpoint in the folder is not the one of the record; empty if it is
+    measurements: dict[str, Any] = field(default_factory=dict)  # dictionary: kind of measurement -> parsed record
+    warning: str = ""  # reason why the checkpoint in the folder is not that of the record; empty if it is
 
     @property
     def is_finished(self) -> bool:

@@ -57,7 +57,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     facts = {"lcrbnn": FORMAT_VERSION, "sha256": checksums, "facts": checkpoint.facts}
     header[METADATA] = {"checkpoint": json.dumps(facts)}
     header_json = json.dumps(header).encode()
-    header_json += b" " * (-len(header_json) % 8)  # padding, so that the arrays start at a multiple of 8 bytes
+    header_json += b" " * (-len(header_json) % 8)  # add spaces, so that the arrays start at a multiple of 8 bytes
     size_and_header = len(header_json).to_bytes(8, "little") + header_json
     write_atomic(path, [size_and_header, *body, hashlib.sha256(size_and_header).digest()])
 

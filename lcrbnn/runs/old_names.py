@@ -44,7 +44,7 @@ SETTINGS = {
     "warmup": "lr_warmup_epochs",
     "consistency": "consistency_weight",
 }
-SETTING_VALUES = {  # new name of the setting -> old value -> new value
+SETTING_VALUES = {  # dictionary: new name of the setting -> old value -> new value
     "train_split": {"all": "train+valid"},
     "augmentation": {
         "usual": "standard",
@@ -70,7 +70,7 @@ LCR_OPTIONS = {
     "scale": "learnable_scale",
     "quantization": "quantization_error_weight",
 }
-LCR_VALUES = {  # new name of the option -> old value -> new value
+LCR_VALUES = {  # dictionary: new name of the option -> old value -> new value
     "matrix": {"batch": "cross-gram", "square": "gram", "channel": "per-sample"},
     "normalization": {"raw": "none", "unit": "l2", "centered": "centered-l2"},
     "reference": {"latent": "pre-binarization", "weights": "latent-weights"},
@@ -127,7 +127,7 @@ _STUDY_OPTIONS = {
     "--patience": "--worker-timeout",
     "--run": "--runs-folder",
 }
-OPTIONS = {  # command -> old option -> new option; an option can have several meanings
+OPTIONS = {  # dictionary: command -> old option -> new option; an option can have several meanings
     "train": {
         **{_option(old): _option(new) for old, new in SETTINGS.items()},
         "--no-skip-broken": "--no-skip-broken-images",
@@ -166,7 +166,7 @@ OPTIONS = {  # command -> old option -> new option; an option can have several m
 }
 
 
-REMOVED_OPTIONS = {  # command -> removed option -> what replaces it
+REMOVED_OPTIONS = {  # dictionary: command -> removed option -> its replacement
     "cost": {"--paper": "python -m paper costs"},
     "methods": {"--page": "python -m tools.methods_page"},
 }

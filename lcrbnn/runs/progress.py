@@ -14,9 +14,9 @@ from typing import TextIO
 
 from lcrbnn.runs.terminal import escape_control_characters, redraw_line
 
-BAR_WIDTH = 24  # width of the bar in characters
-REDRAW_INTERVAL_S = 0.1  # minimum time in seconds between two updates of the bar
-RECENT_FRACTION = 1 / 4  # the recent speed is measured over this fraction of the time since the start
+BAR_WIDTH = 24  # width of the progress bar in characters
+REDRAW_INTERVAL_S = 0.1  # minimum time in seconds between two updates of the progress bar
+RECENT_FRACTION = 1 / 4  # fraction of the elapsed time over which the recent speed is measured
 # minimum time between two marks for the recent speed, as a fraction of the time since the start
 MARK_SPACING_FRACTION = 1 / 64
 

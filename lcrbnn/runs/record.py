@@ -16,7 +16,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import read_regular_file, write_atomic
 from lcrbnn.runs.old_names import SCHEMA, SCHEMAS, upgrade_record
 
-DIGEST_KEY = "content_sha256"  # key of the SHA-256 of all other content of a record; older records do not have it
+DIGEST_KEY = "content_sha256"  # key of the SHA-256 of all other content of a record; older records do not have this key
 # Since this `lcr_revision`, the GPU kernel of the power iteration returns v_{i-1}. Before, it returned v_0 by mistake.
 FIRST_REVISION_WITHOUT_FAULT = 2
 
@@ -160,7 +160,7 @@ def _describe_commit() -> str | None:
     Without git, the result is the value of LCRBNN_COMMIT.
     """
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # the package is installed, maybe inside another repository
+    if not (root / ".git").exists():  # without .git, the package is installed, maybe inside another repository
         return os.environ.get("LCRBNN_COMMIT")
     try:
         commit = _run_git(root, "rev-parse", "--short=12", "HEAD")

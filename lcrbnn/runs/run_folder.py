@@ -117,7 +117,7 @@ class RunFolder:
                 f"{self.log_file} ends after epoch {num_lines}, but {self.record_file} is from a run of {epochs} "
                 "epochs: restore the log"
             )
-        digest = record["figures"].get("log_sha256")  # older records do not have this
+        digest = record["figures"].get("log_sha256")  # older records do not have the digest of the log
         if digest is not None and digest != self.hash_log():
             raise InputError(
                 f"{self.log_file} is not the log of {self.record_file}: the SHA-256 in the record differs; "

@@ -56,7 +56,7 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue  # the signal is ignored because the process was started with nohup
+                    continue  # leave the signal ignored, because the process was started with nohup
                 self._previous_handlers[number] = signal.signal(number, self._handle_signal)
         return self
 

@@ -42,7 +42,7 @@ class StudyPart(NamedTuple):
 
     number: int
     total: int
-    seeds: tuple[int, ...] | None = None  # seeds to train; None = all
+    seeds: tuple[int, ...] | None = None  # seeds that this process trains; None = all seeds of the plan
 
     @classmethod
     def parse(cls, text: str, seeds: Iterable[int] | None = None) -> StudyPart:
@@ -73,7 +73,7 @@ class StudyRun(NamedTuple):
     variant: str
     seed: int
     spec: TrainSpec
-    study: str = ""  # name of the study, if the folder contains runs of several studies
+    study: str = ""  # name of the study; empty unless the folder contains runs of several studies
     unused_setting: str = ""  # error message if the variant changes a setting that has no effect, else ""
 
     @property
@@ -90,11 +90,12 @@ class StudyPlan:
     """
 
     path: Path
-    description: str  # the comment lines at the top of the file
+    description: str  # text of the comment lines at the top of the plan file
     seeds: tuple[int, ...]
-    baseline: str  # the variant to compare with, or PLAN/VARIANT of another plan in the same folder
+    baseline: str  # variant that the others are compared with, or PLAN/VARIANT of another plan in the same folder
     variants: dict[str, TrainSpec]
-    undecided: tuple[str, ...] = ()  # names of variants that extend a variant which is not in its plan yet
+    # Names of variants whose settings are not decided yet, because they extend a variant that is not in its plan
+    undecided: tuple[str, ...] = ()
     # variant -> error message, see StudyRun.unused_setting
     unused_settings: dict[str, str] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from lcrbnn.train.setup.load import find_referenced_runs
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.setup.validate import SHARED_SETTINGS
 
-RunSpecs = dict[Path, TrainSpec]  # folder of the run -> spec
+RunSpecs = dict[Path, TrainSpec]  # dictionary from the folder of a run to its training spec
 
 
 def schedule_runs(specs: Mapping[Path, TrainSpec], parallel_runs: int, runs_folder: Path) -> list[RunSpecs]:

@@ -17,9 +17,10 @@ from lcrbnn.runs.old_names import upgrade_plan
 from lcrbnn.train.setup.load import STUDY_PREFIX
 from lcrbnn.train.setup.spec import TrainSpec
 
-LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # the settings that `lcr_multiplier` multiplies
-OPTION_LISTS = ("lcr_options", "method_options")  # settings that are lists of NAME=VALUE, merged by name
-REFERENCED_RUNS = ("init_from", "teacher")  # settings that refer to another run
+LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # names of the settings that `lcr_multiplier` multiplies
+# Names of settings that are lists of NAME=VALUE; lists are merged by NAME
+OPTION_LISTS = ("lcr_options", "method_options")
+REFERENCED_RUNS = ("init_from", "teacher")  # names of settings that refer to another run
 
 
 def read_toml(path: Path, description: str) -> tuple[str, dict[str, Any]]:

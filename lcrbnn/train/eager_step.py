@@ -66,7 +66,8 @@ class EagerStep:
     def run_step(self) -> None:
         """Run the next step. If a value is not finite, raise NonFiniteError before the weights change."""
         position = (self._epoch, self._step, self.steps_per_epoch)
-        rank = [self.ranks.rank] if self.ranks.rank else []  # each process draws its own random numbers
+        # Part of the seed that differs between processes, so that each process draws its own random numbers
+        rank = [self.ranks.rank] if self.ranks.rank else []
         torch.manual_seed(derive_seed(self.spec.seed, "step", self._epoch, self._step, *rank))
         lr = compute_learning_rate(self.spec, *position)
         lcr_weight = compute_lcr_weight(self.spec, self._full_lcr_weight, *position)

@@ -27,8 +27,10 @@ from lcrbnn.train.validation import LcrMeasurement, compute_accuracy, compute_no
 
 # Maximum number of steps that are repeated eagerly to find a non-finite layer. Parallel runs wait until this ends.
 MAX_REPLAYED_STEPS = 2000
-MIN_GRADIENT_RATIO = 1e-6  # ratio of LCR gradient to task gradient at lambda = 1; smaller ratios are rounding noise
-MIN_SHOWN_DATA_TIME = 0.05  # fraction of an epoch that was spent waiting; the line on the terminal omits a smaller one
+# Smallest usable ratio of LCR gradient to task gradient at lambda = 1; smaller ratios are rounding noise
+MIN_GRADIENT_RATIO = 1e-6
+# Smallest fraction of an epoch's time spent waiting for images that the line on the terminal shows
+MIN_SHOWN_DATA_TIME = 0.05
 
 
 class LogListener(Protocol):
@@ -52,7 +54,8 @@ class TrainingLoop:
         self.spec, self.parts, self.step, self.splits = context.spec, context.parts, context.step, context.splits
         self.folder, self.ranks, self.label = context.folder, context.ranks, context.label
         self.steps_per_epoch = context.step.steps_per_epoch
-        self.noise_top1: dict[str, float] | None = None  # accuracy under noise, which is measured at the end
+        # Dictionary: noise level -> validation accuracy; it is measured at the end of the run
+        self.noise_top1: dict[str, float] | None = None
         self._checkpoint_interval_s = context.options.checkpoint_interval_s
         self._predictor = GraphPredictor(context.parts.model, context.spec, capture=context.step.is_captured)
         self._data_time_fraction = 0.0  # fraction of the last epoch's time in which a step waited for images
@@ -160,7 +163,7 @@ class TrainingLoop:
             accuracy = compute_accuracy(self._predictor, self.splits.valid, self._stop_check(stop), self.ranks)
         measurement = self._measure_lcr() if is_measured_epoch(spec, epoch) else LcrMeasurement(None, None)
         lcr_weight = compute_lcr_weight(spec, self.state.full_lcr_weight, epoch, last_step, self.steps_per_epoch)
-        ratio = measurement.gradient_ratio  # gradient ratio at lambda = 1
+        ratio = measurement.gradient_ratio  # ratio of LCR gradient to task gradient at lambda = 1
         seconds = self.state.seconds + time.monotonic() - self._epoch_start_time
         return {
             "epoch": epoch + 1,

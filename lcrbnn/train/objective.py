@@ -19,7 +19,7 @@ from lcrbnn.train.setup.spec import TrainSpec
 # of float16.
 LOSS_SCALES = {"float16": 2048.0}
 
-SUM_NAMES = ("loss", "lip", "correct", "seen")  # Names of sums over the images of an epoch. lip is the LCR loss.
+SUM_NAMES = ("loss", "lip", "correct", "seen")  # names of sums over the images of an epoch; "lip" is the LCR loss
 
 
 class StepLoss(NamedTuple):
@@ -35,7 +35,8 @@ def compute_objective(
     """Return the loss of a batch for this value of lambda."""
     with autocast_precision(spec.precision, images.device):
         n = labels.shape[0]
-        logits = parts.model(images)  # with several views per image, the first n rows belong to the first view
+        # Logits of all views; with several views per image, the first n rows belong to the first view
+        logits = parts.model(images)
         loss = compute_non_lcr_loss(spec, parts, images, labels, logits)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(lcr_weight if parts.retention.variant.weight > 0 else None)

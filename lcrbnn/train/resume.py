@@ -109,8 +109,8 @@ class RestoredRun(NamedTuple):
 
     state: RunState
     path: Path | None
-    complaints: list[str]  # one sentence for each newer checkpoint that could not be used
-    step_description: str = ""  # environment of the process that wrote the checkpoint
+    complaints: list[str]  # sentences about newer checkpoints that could not be used, one per checkpoint
+    step_description: str = ""  # description of the environment of the process that wrote the checkpoint
 
 
 def restore_newest_checkpoint(run: RunContext) -> RestoredRun:

@@ -21,8 +21,8 @@ class TrainingStep(Protocol):
 
     record_name: str  # name of the kind of step; checkpoints and records contain it
     steps_per_epoch: int
-    sums: torch.Tensor  # SUM_NAMES, added up over the epoch
-    is_captured: bool  # whether a step is a CUDA graph
+    sums: torch.Tensor  # values of SUM_NAMES, added up over the epoch
+    is_captured: bool  # whether a step is captured as a CUDA graph
 
     def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
         """Prepare the steps of an epoch from `first_step` on. `full_lcr_weight` is lambda at the end of its warm-up."""
@@ -88,11 +88,11 @@ class RunState:
     At step 0, the epoch has not begun yet. After the last step, the epoch has not been validated and logged yet.
     """
 
-    full_lcr_weight: float  # lambda at the end of its warm-up
+    full_lcr_weight: float  # lambda, the weight of the LCR loss, at the end of its warm-up
     epoch: int = 0
     step: int = 0
-    seconds: float = 0.0  # seconds that were spent on this epoch before the run was interrupted
-    saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint
+    seconds: float = 0.0  # seconds that were spent on the current epoch before the run was interrupted
+    saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint; None if there is none
 
     def count_steps(self, steps_per_epoch: int) -> int:
         """Return the number of steps since the beginning of the run."""

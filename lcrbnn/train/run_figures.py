@@ -10,7 +10,7 @@ from lcrbnn.train.loop import TrainingLoop
 
 MAX_HISTORY_EPOCHS = 21  # maximum number of epochs in the history of a record
 HISTORY_COLUMNS = ("epoch", "train_loss", "train_top1", "valid_top1", "lcr_gradient_ratio", "sigma_ratios")
-SIGNIFICANT_DIGITS = 5  # number of significant digits in the history
+SIGNIFICANT_DIGITS = 5  # number of significant digits of the values in the history
 _NOT_IN_LAST_EPOCH = ("epoch", "steps", "seconds", "data_time_fraction")
 
 

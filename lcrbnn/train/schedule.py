@@ -16,7 +16,8 @@ def compute_learning_rate(spec: TrainSpec, epoch: int, step: int, steps_per_epoc
     the decay, as in RBNN's code. If it is updated once per step, both warm-up and decay are continuous.
     """
     is_per_epoch = spec.lr_update_interval == "epoch"
-    time = epoch if is_per_epoch else epoch + step / steps_per_epoch  # time in epochs
+    # Time in epochs, as a whole number if the schedule changes once per epoch
+    time = epoch if is_per_epoch else epoch + step / steps_per_epoch
     if time < spec.lr_warmup_epochs:
         return spec.lr * min(1.0, (time + (1 if is_per_epoch else 1 / steps_per_epoch)) / spec.lr_warmup_epochs)
     return spec.lr * LR_SCHEDULES[spec.lr_schedule](spec, time)

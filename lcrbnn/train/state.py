@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError
 from lcrbnn.train.distributed.ranks import Ranks
 
-MAX_LISTED_DIFFERENCES = 3  # maximum number of array names in an error message
+MAX_LISTED_DIFFERENCES = 3  # maximum number of array names that an error message lists
 # How the arrays of a resnet20-double-prelu that was trained before 2026-11-19 differ from those of today.
 PRELU_STEM_DIFFERENCE = "it has the extra array stem.2.weight"
 

@@ -36,7 +36,7 @@ class Accuracy(NamedTuple):
     top1: float
     top5: float | None
     loss: float
-    images: int  # number of images
+    images: int  # number of evaluated images
 
 
 def compute_accuracy(
@@ -145,8 +145,9 @@ def _round_ratios(retention: Retention) -> list[float]:
     return [round(r, 6) for r in retention.sigma_ratios.tolist()]
 
 
-NOISE_DEVIATIONS = (0.04, 0.08, 0.12)  # standard deviations of the noise, for pixels from 0 (black) to 1 (white)
-NOISE_SEED = 0  # seed of the noise; it is the same for all runs, so that they are evaluated on the same images
+# Standard deviations of the noise, in units of pixels from 0 (black) to 1 (white)
+NOISE_DEVIATIONS = (0.04, 0.08, 0.12)
+NOISE_SEED = 0  # seed of the noise, the same for all runs, so that all runs are evaluated on the same images
 
 
 def compute_noisy_accuracy(

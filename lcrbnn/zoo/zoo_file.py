@@ -83,7 +83,7 @@ def _make_storable_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
     weight = layer.binarize_weight()
     if layer.method.has_real_weights:
         raise InputError(f"the weights of layer {name!r} cannot be stored with one bit per base: its weights are real")
-    if layer.weight_binarizer.bits == 2 and weight.num_bases == 1:  # levels -1, 0 and +1
+    if layer.weight_binarizer.bits == 2 and weight.num_bases == 1:  # two bits and one base mean the levels -1, 0 and +1
         weight = _split_ternary_weight(weight)
     if weight.non_binary_reason or not bool((weight.signs.abs() == 1).all()):
         reason = weight.non_binary_reason or "its levels are not signs"
@@ -101,14 +101,15 @@ def _split_ternary_weight(weight: BinaryTensor) -> BinaryTensor:
 
 MODULE_PREFIX = "model"
 MORE_SIGNS = "weight_binarizer.more_signs"
-FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smaller numbers have fewer digits
+# Largest number of float16, and the smallest one with full precision
+FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14
 
 
 class ZooNetwork(NamedTuple):
     """The contents of a zoo file."""
 
     spec: TrainSpec
-    model: Network  # the network, in evaluation mode
+    model: Network  # network in evaluation mode
     checkpoint_sha256: str  # SHA-256 of the checkpoint from which the file was made
 
 
@@ -123,7 +124,7 @@ def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256:
     shapes: dict[str, dict[str, list[int]]] = {"bits": {}, "halves": {}}
     for name, array in module_to_arrays(net, MODULE_PREFIX).items():
         if array.dtype.kind != "f":
-            continue  # the batch counters of batch norms
+            continue  # skip the batch counters of batch norms
         short_name = name.removeprefix(f"{MODULE_PREFIX}/")
         if name in sign_names:
             bits.append(pack_signs(array.reshape(len(array), -1)).reshape(-1))

@@ -20,7 +20,7 @@ from lcrbnn.train.validation import Accuracy, score_batches
 from lcrbnn.zoo.zoo_file import ZooNetwork, load_member
 from lcrbnn.zoo.zoo_index import ZOO_PREFIX, find_member
 
-EVALUATION_PRECISION = "float32"  # precision of all listed accuracies, whatever the precision of the training was
+EVALUATION_PRECISION = "float32"  # precision of all listed accuracies; the precision of the training does not matter
 NUM_PROBE_IMAGES = 8
 
 

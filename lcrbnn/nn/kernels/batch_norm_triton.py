@@ -16,7 +16,8 @@ from torch import Tensor
 
 MAX_CHANNELS_PER_PROGRAM = 64
 _ELEMENTS_PER_TILE = 4096
-_TARGET_PROGRAMS = 264  # about twice the number of multiprocessors of a large GPU
+# Number of GPU programs that a launch aims for: about two programs per multiprocessor of a large GPU
+_TARGET_PROGRAMS = 264
 _PARTS_PER_STEP: tl.constexpr = tl.constexpr(64)  # number of partial results that the last program combines at a time
 
 

@@ -82,7 +82,7 @@ class WeightBinarizer(Binarizer):
 
     needs_output_shape: bool = False  # whether `fit_output_shape` must be called before the first forward pass
     observes_inputs: bool = False  # whether `observe_input` must be called in training
-    bits: int = 1  # number of bits per stored weight: one per base, or two for three levels
+    bits: int = 1  # number of bits per stored weight: one bit per base, or two bits for three levels
 
     def __init__(self, weight: Tensor) -> None:
         """Create parameters and buffers for a latent weight of this shape. Do not keep a reference to `weight`."""
@@ -139,7 +139,7 @@ class ActivationBinarizer(Binarizer):
     # number of sums over a whole sample that evaluation needs too, for a mean or a scale
     num_sample_reductions: int = 0
     averages_extra_loss: bool = False  # whether the extra losses of the layers are averaged and not summed
-    channel_axis: int = 1  # axis of the input channels; a linear layer sets it to -1
+    channel_axis: int = 1  # axis of the input channels; a linear layer sets this number to -1
     # whether pixels outside of the image get a real value, because no sign represents it
     has_real_padding: bool = False
 
@@ -199,9 +199,11 @@ class Method:
     # defaults of options that are different for real activations
     real_activation_defaults: Mapping[str, Any] = field(default_factory=dict)
     standardizes_real_inputs: bool = False  # whether real activations are standardized per sample
-    equivalence_note: str = ""  # If forward pass and gradient equal those of another method: the reason for this.
-    selected_activation_bits: int | None = None  # selected bits per activation; None means the default
-    has_real_weights: bool = False  # whether "32/1" (real weights, binary activations) is selected
+    # Reason why forward pass and gradient equal those of another method; empty if they do not
+    equivalence_note: str = ""
+    # Selected number of bits per activation; None = the default of the method
+    selected_activation_bits: int | None = None
+    has_real_weights: bool = False  # whether the bit widths "32/1" (real weights, binary activations) are selected
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,8 @@ from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, Weigh
 
 INITIAL_BOUND_IN_MEAN_MAGNITUDES = 3.0  # initial bound of a layer, as a multiple of its mean |w|
 INITIAL_ALPHA = 0.2  # initial distance between the ends of the soft curve and its levels
-MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5  # limits of alpha: at 0 the curve would be the sign itself, at 1 a straight line
+# Limits of alpha; at alpha = 0 the curve would be the sign itself, at alpha = 1 a straight line
+MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5
 
 
 class SoftSign(nn.Module):

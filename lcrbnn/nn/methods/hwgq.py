@@ -17,7 +17,7 @@ from lcrbnn.nn.methods.binarizer import (
     mean_magnitude,
 )
 
-LEVEL_STEP = 0.538  # The levels are 0, 1, 2 and 3 times this step.
+LEVEL_STEP = 0.538  # distance between two levels; the levels are 0, 1, 2 and 3 times this step
 # Inputs above a threshold get the next level. The thresholds between positive levels are midpoints.
 LEVEL_THRESHOLDS = (0.0, 1.5 * LEVEL_STEP, 2.5 * LEVEL_STEP)
 ACTIVATION_BITS = 2

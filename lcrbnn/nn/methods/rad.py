@@ -12,7 +12,7 @@ from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 from lcrbnn.nn.methods.bnn import BnnActivation, BnnWeight
 
-LOSS_END_PROGRESS = 60 / 65  # training progress from which the weight of the loss is 0
+LOSS_END_PROGRESS = 60 / 65  # training progress (0 to 1) from which on the weight of the loss is 0
 
 
 def loss_weight_schedule(progress: float, penalty: float) -> float:

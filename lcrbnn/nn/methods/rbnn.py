@@ -20,7 +20,8 @@ from lcrbnn.nn.methods.binarizer import (
     standardize_samples,
 )
 
-ROTATION_UPDATES_PER_EPOCH = 3  # number of updates per epoch; each changes the left and then the right rotation
+# Number of rotation updates per epoch; each update changes the left and then the right rotation
+ROTATION_UPDATES_PER_EPOCH = 3
 
 
 def most_square_factors(n: int) -> tuple[int, int]:

@@ -113,11 +113,12 @@ def _make_pool_conv_shortcut(cin: int, cout: int, stride: int, method: Method | 
 
 # Blocks that change the shape use these shortcuts. All other blocks have an identity as their shortcut.
 SHORTCUTS: dict[str, Callable[[int, int, int, Method | None], nn.Module]] = {
-    "subsample": _make_subsample_shortcut,  # option A of He et al.: no parameters (ResNet-20)
-    "conv": _make_conv_shortcut,  # real 1x1 convolution, then batch norm (IR-Net)
-    "binary-conv": _make_binary_conv_shortcut,  # binary 1x1 convolution, then batch norm (RBNN)
-    "pool": _make_pool_shortcut,  # average pool, then additional zero channels (ReCU)
-    "pool-conv": _make_pool_conv_shortcut,  # average pool, then real 1x1 convolution and batch norm (Bi-Real, ReActNet)
+    "subsample": _make_subsample_shortcut,  # shortcut without parameters: option A of He et al. (ResNet-20)
+    "conv": _make_conv_shortcut,  # real 1x1 convolution, followed by a batch norm (IR-Net)
+    "binary-conv": _make_binary_conv_shortcut,  # binary 1x1 convolution, followed by a batch norm (RBNN)
+    "pool": _make_pool_shortcut,  # average pool, followed by additional zero channels (ReCU)
+    # Average pool, followed by a real 1x1 convolution and a batch norm (Bi-Real, ReActNet)
+    "pool-conv": _make_pool_conv_shortcut,
 }
 
 

@@ -25,7 +25,8 @@ class Model:
     summary: str
     image_size: int
     num_classes: int
-    build: Callable[[Method | None, int, int, int], Network]  # arguments: method, num_classes, in_channels, image_size
+    # Function with the arguments method, num_classes, in_channels and image_size
+    build: Callable[[Method | None, int, int, int], Network]
 
 
 def _resnet_model(

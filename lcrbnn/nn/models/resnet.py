@@ -43,7 +43,7 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
     "conv3-relu": lambda cin, cout, act: [
         *_make_conv3_stem(cin, cout),
         nn.ReLU(),
-    ],  # In SiMaN, the blocks have a PReLU, but the stem does not.
+    ],  # SiMaN's stem has a ReLU, although SiMaN's blocks have a PReLU
     "conv7-pool": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 2, 1)],
     "conv7-act-pool": lambda cin, cout, act: [
         *_make_conv7_stem(cin, cout),
@@ -60,7 +60,7 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
 }
 
 HEADS: dict[str, Callable[[int, int], nn.Module]] = {
-    "linear": nn.Linear,  # classifier as in Bi-Real and ReActNet
+    "linear": nn.Linear,  # linear classifier as in Bi-Real and ReActNet
     # classifier as in IR-Net, RBNN and LCR
     "norm": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)),
     "norm-relu": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.ReLU(), nn.Linear(cin, classes)),

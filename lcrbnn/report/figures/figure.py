@@ -23,7 +23,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "legend.frameon": False,
-    "svg.hashsalt": "lcrbnn",  # a fixed date and seed, so that equal figures give equal files
+    "svg.hashsalt": "lcrbnn",  # a fixed date and a fixed hash salt, so that equal figures give equal files
 }
 
 

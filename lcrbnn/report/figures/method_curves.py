@@ -21,7 +21,7 @@ from lcrbnn.nn.methods.siman import SimanActivation, SimanWeight
 from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure
 
 LEARNED_VALUE = 0.5
-DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # fractions of the training at which methods with annealing are drawn
+DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # values of the training progress (0 to 1) at which methods with annealing are drawn
 
 
 class Curve(NamedTuple):
@@ -70,7 +70,7 @@ def compute_weight_curve(method: Method, progress: float) -> Curve:
 
 def _set_learned_values(module: nn.Module) -> None:
     for parameter in module.parameters():
-        if parameter.dim() < 2:  # matrices, such as a learned basis, keep their initial values
+        if parameter.dim() < 2:  # parameters that are matrices, such as a learned basis, keep their initial values
             nn.init.constant_(parameter, LEARNED_VALUE)
 
 

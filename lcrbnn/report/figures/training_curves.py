@@ -22,12 +22,12 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 # The fields of an LcrVariant on which the definition of a ratio depends.
 RATIO_SETTINGS = ("matrix", "normalization", "reference", "activations", "sqrt_eigenvalue")
-ACCURACY_COLUMNS = 2  # number of grid columns that the accuracy panel takes
-LOG_SCALE_FROM = 10.0  # Largest ratio on a linear axis. A larger ratio would make all other curves look like one line.
+ACCURACY_COLUMNS = 2  # number of grid columns of the panel with the accuracies
+LOG_SCALE_FROM = 10.0  # largest ratio on a linear axis. A larger ratio would make all other curves look like one line
 LOG_SCALE_MINIMUM = 0.01  # lower end of a logarithmic axis
 
 LogLines = list[dict[str, Any]]
-Curve = dict[int, float]  # epoch -> value
+Curve = dict[int, float]  # dictionary from an epoch to a value
 
 
 @dataclass
@@ -35,7 +35,7 @@ class CurveGroup:
     """Logs of runs that have equal settings but different seeds."""
 
     name: str
-    spec: TrainSpec  # spec of the first run
+    spec: TrainSpec  # training spec of the first run of the group
     logs: list[LogLines] = field(default_factory=list)
 
     @property

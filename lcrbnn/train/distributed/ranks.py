@@ -23,9 +23,10 @@ from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed
 
 T = TypeVar("T")
 
-LAUNCHER_POLL_S = 1.0  # seconds between two checks that torchrun is still running
-SHUTDOWN_TIMEOUT_S = 60.0  # seconds for saving the last checkpoint after torchrun has ended
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
+LAUNCHER_POLL_S = 1.0  # seconds between two checks whether torchrun is still running
+SHUTDOWN_TIMEOUT_S = 60.0  # number of seconds for saving the last checkpoint after torchrun has ended
+# Names of the environment variables that torchrun sets
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class ProcessLost(RunFailed):
@@ -41,9 +42,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # rank among the processes on this machine; it is the index of the process's GPU
+    local_rank: int = 0  # rank among the processes on this machine, which is also the index of the GPU of this process
     is_launched: bool = False
-    host_group: Any = None  # process group for messages between CPUs
+    host_group: Any = None  # process group for messages between CPUs; None for a single process
 
     @property
     def is_first(self) -> bool:
@@ -121,7 +122,8 @@ class Ranks:
         if self.size == 1:
             return work()
         value: T | None = None
-        own_error: tuple[int, str] | None = None  # (exit code, message) by rank
+        # Exit code and message of the error in this process; None if there was none
+        own_error: tuple[int, str] | None = None
         try:
             value = work()
         except (InputError, RunFailed) as error:
@@ -252,7 +254,7 @@ def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> 
     return name
 
 
-SYNC_INTERVAL_S = 0.25  # seconds between two synchronizations
+SYNC_INTERVAL_S = 0.25  # minimum number of seconds between two synchronizations
 # The interval is at least this many times as long as a synchronization. So synchronizations take less than 5 % of the
 # time.
 MIN_INTERVAL_PER_SYNC = 20

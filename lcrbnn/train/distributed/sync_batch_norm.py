@@ -84,7 +84,7 @@ SYNC_BATCH_NORM_CLASSES: dict[type[nn.Module], type[Norm]] = {
 def sync_batch_norm(norm: Norm, x: Tensor) -> Tensor:
     """Normalise with the mean and variance over all processes. Update the running statistics as torch does."""
     axes = [0, *range(2, x.dim())]
-    x32 = x if x.dtype == torch.float64 else x.float()  # float32, or the type of x if it is wider
+    x32 = x if x.dtype == torch.float64 else x.float()  # x in float32, or unchanged if x is float64
     count = x.numel() // x.shape[1]
     mean = x32.mean(axes)
     squares = (x32 - _broadcast_to(mean, x)).square().sum(axes)

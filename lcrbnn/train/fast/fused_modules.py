@@ -28,7 +28,7 @@ def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module
 class FusedBatchNorm2d(nn.BatchNorm2d):
     """nn.BatchNorm2d that uses fused kernels inside a compiled step. Parameters, statistics and names are the same."""
 
-    forward_counters: Tensor  # arrival counters of the kernels; they are not stored in checkpoints
+    forward_counters: Tensor  # counters of the kernel programs that have ended; checkpoints do not contain them
     backward_counters: Tensor
 
     def forward(self, x: Tensor) -> Tensor:

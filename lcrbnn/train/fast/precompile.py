@@ -34,7 +34,7 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 _WORKER_CODE = "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
 _WORKER_CODE += "from lcrbnn.train.fast.precompile import run_precompile_worker; run_precompile_worker(job)"
-_TERMINATE_TIMEOUT_S = 5.0  # seconds between the request that a worker ends and killing it
+_TERMINATE_TIMEOUT_S = 5.0  # seconds that a worker has to end after a request before it is killed
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def run_precompile_worker(job: dict[str, Any]) -> None:
             return
         try:
             compile_step(TrainSpec.from_dict(stored_spec), options)
-        except Exception:  # the error is ignored here, because the run itself will report it
+        except Exception:  # ignore the error here, because the run itself will report it
             continue
 
 

@@ -85,9 +85,10 @@ CACHE_MODES = {
     "no": "read them in every epoch",
 }
 MAX_AUTO_CACHE_BYTES = 4 << 30
-READ_BATCH_SIZE = 256  # images, when they are read for something other than training
+READ_BATCH_SIZE = 256  # number of images per batch when images are read for something other than training
 
-BrokenImages = dict[str, str]  # the path of a broken image in its folder, and why it cannot be read
+# Dictionary from the path of a broken image in its folder to the reason why it cannot be read
+BrokenImages = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class DataAccess:
     """Options for reading image files. They do not change the result of a run."""
 
     data_folder: Path = field(default_factory=default_data_folder)
-    workers: int = -1  # processes; -1: one per CPU core, minus one; 0: read in this process
-    cache_images: str = "auto"  # key of CACHE_MODES
-    worker_timeout_s: float = WORKER_TIMEOUT_S  # seconds without a response until the run is aborted
+    workers: int = -1  # number of worker processes; -1 = one per CPU core, minus one; 0 = read in this process
+    cache_images: str = "auto"  # key of CACHE_MODES: whether decoded images stay on the device
+    worker_timeout_s: float = WORKER_TIMEOUT_S  # seconds without a response from a worker before the run is aborted
 
     def __post_init__(self) -> None:
         """Raise InputError for values out of range."""
@@ -109,7 +110,8 @@ class DataAccess:
         """Return the number of worker processes per run, if this process trains `num_runs` runs in parallel."""
         if self.workers >= 0:
             return self.workers
-        local_ranks = max(1, read_launcher_variable("LOCAL_WORLD_SIZE", "1"))  # on this machine
+        # Number of processes of the distributed run on this machine
+        local_ranks = max(1, read_launcher_variable("LOCAL_WORLD_SIZE", "1"))
         return max(1, (len(os.sched_getaffinity(0)) // local_ranks - 1) // num_runs)
 
 
@@ -118,9 +120,9 @@ class RunSplits(NamedTuple):
 
     train: BatchSource
     valid: BatchSource | None
-    broken_images: BrokenImages  # left out
-    data_loading: dict[str, Any]  # how image files are read, for the record
-    class_names: tuple[str, ...] = ()  # of image files
+    broken_images: BrokenImages  # images that the run leaves out, because they cannot be read
+    data_loading: dict[str, Any]  # facts for the record about how image files are read
+    class_names: tuple[str, ...] = ()  # names of the classes, if the data set consists of image files
     train_images_digest: str = ""  # hash of the names and labels of the training images, if they are files
 
 
@@ -141,7 +143,7 @@ def open_splits(
     spec, num_runs = specs[0], len(specs)
     dataset = find_dataset(spec, class_names)
     augmentations = {dataset.default_augmentation if s.augmentation == "standard" else s.augmentation for s in specs}
-    crop_augmentations = augmentations & set(CROPPED_ON_READ)  # these need the files in every epoch
+    crop_augmentations = augmentations & set(CROPPED_ON_READ)  # augmentations that need the image files in every epoch
     if dataset.find_image_folder is None:
         if crop_augmentations:
             raise InputError(
@@ -177,7 +179,8 @@ def open_splits(
     rank, world_size = rank_and_world_size
     all_splits = []
     for run_spec in specs:
-        max_batch_size = -(-run_spec.batch_size // world_size)  # images of a batch that one process reads
+        # Maximum number of images of a batch that one process reads
+        max_batch_size = -(-run_spec.batch_size // world_size)
         prefetcher = stack.enter_context(_make_prefetcher(dataset, access, device, max_batch_size, num_runs))
         train_batches = StreamedBatches(train_index, dataset, device, prefetcher, rank=rank, world_size=world_size)
         valid_batches = None if valid_index is None else StreamedBatches(valid_index, dataset, device, prefetcher)

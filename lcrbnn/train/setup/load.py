@@ -22,8 +22,8 @@ from lcrbnn.train.setup.validate_checkpoint import (
 )
 from lcrbnn.train.state import restore_module
 
-STUDY_PREFIX = "study:"  # a spec names a run of a study as study:PLAN/VARIANT/seed-N
-DEFAULT_RUNS_FOLDER = Path("runs")  # contains the runs of studies, in one folder per plan
+STUDY_PREFIX = "study:"  # prefix of a run of a study in a spec: study:PLAN/VARIANT/seed-N
+DEFAULT_RUNS_FOLDER = Path("runs")  # folder that contains the runs of studies, in one folder per plan
 
 
 def resolve_run(reference: str, runs_folder: Path = DEFAULT_RUNS_FOLDER) -> RunFolder:

@@ -54,7 +54,7 @@ REGULARIZER_CHOICES = {
     "spectral-norm-binary": "spectral normalization of the binary weights, after the sign",
     "defensive-quantization": "loss that makes the rows of latent weights orthogonal",
 }
-MIN_IMAGE_SIZE = 8  # smallest side in pixels that the networks accept
+MIN_IMAGE_SIZE = 8  # smallest side length of an image, in pixels, that the networks accept
 LR_UPDATE_INTERVAL_CHOICES = {"epoch": "once per epoch, as in the published codes", "step": "once per step"}
 WEIGHT_DECAY_CHOICES = {
     "all": "all parameters, as in IR-Net, RBNN and LCR",
@@ -74,7 +74,7 @@ PRECISION_CHOICES = {
     "float16": "autocast to float16; sums of signs are exact up to 2048",
 }
 
-GROUPS = ("data", "model", "LCR", "optimizer", "precision", "distributed", "run")  # of command-line options
+GROUPS = ("data", "model", "LCR", "optimizer", "precision", "distributed", "run")  # groups of command-line options
 
 
 def _text(default: str, group: str, metavar: str, about: str, choices: Mapping[str, str] | None = None) -> Any:
@@ -352,7 +352,7 @@ def _to_builtin(value: Any, default: Any, metadata: dict[str, Any]) -> Any:
         return tuple(float(v) + 0.0 for v in value) if metadata["numbers"] else value
     if isinstance(default, bool | str):
         return value
-    return float(value) + 0.0 if isinstance(default, float) else int(value)  # + 0.0 turns -0.0 into 0.0
+    return float(value) + 0.0 if isinstance(default, float) else int(value)  # the sum with 0.0 turns -0.0 into 0.0
 
 
 def _check_value(name: str, value: Any, default: Any, metadata: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ def _check_run_folder(folder: RunFolder, spec: TrainSpec, resume: bool) -> None:
     if not folder.exists():
         folder.check_can_create()
         return
-    if folder.has_no_output():  # it can be started again, even with other settings
+    if folder.has_no_output():  # a run without output can be started again, even with other settings
         return
     if not resume:
         raise InputError(

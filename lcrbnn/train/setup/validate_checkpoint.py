@@ -16,10 +16,10 @@ from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.setup.spec import TrainSpec
 
 # Names of metadata and arrays are part of the file format and must not change.
-SOURCE_DIGEST = "whole"  # metadata of a slim copy: SHA-256 of the original checkpoint
-WITHOUT_OPTIMIZER_STATE = "without_memory"  # metadata: the parameters that never had a gradient
+SOURCE_DIGEST = "whole"  # metadata key of a slim copy, for the SHA-256 of the original checkpoint
+WITHOUT_OPTIMIZER_STATE = "without_memory"  # metadata key for the names of the parameters that never had a gradient
 SUMS_ARRAY = "sums"
-SUMS_SHAPE = (4,)  # loss, LCR loss, correct predictions, images
+SUMS_SHAPE = (4,)  # shape of the sums: loss, LCR loss, number of correct predictions, number of images
 _METADATA_KEYS = ("spec", "teacher", "made", "weight", "epoch", "step", "seconds")
 _PREFIXES = ("model/", "retention/", "optimizer/")
 
@@ -74,7 +74,7 @@ def _check_position(epoch: int, step: int, epochs: int, path: Path, steps_per_ep
     is_valid = epoch < epochs or (epoch == epochs and step == 0)
     if steps_per_epoch is not None:
         is_valid = is_valid and step <= steps_per_epoch and steps_done in (None, epoch * steps_per_epoch + step)
-    elif steps_done is not None:  # some number of steps per epoch must fit epoch, step and file name
+    elif steps_done is not None:  # there must be a number of steps per epoch that fits epoch, step and file name
         in_full_epochs = steps_done - step
         is_divisible = epoch > 0 and in_full_epochs % epoch == 0 and in_full_epochs // epoch >= max(step, 1)
         is_valid = is_valid and (in_full_epochs == 0 if epoch == 0 else is_divisible)
