@@ -17,7 +17,8 @@ from typing import Any
 from lcrbnn.errors import RunFailed
 
 ROOT = Path(__file__).parents[1]
-MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500  # number of log characters that are shown if a worker fails
+# Maximum number of log lines, and of characters per line, that are shown if a worker fails
+MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500
 # folder of compiled code, which is kept between benchmarks
 COMPILER_CACHE = Path(tempfile.gettempdir()) / "lcrbnn-bench-cache"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lcrbnn.cli.study import add_study_options, build_run_options, parse_part
 from lcrbnn.errors import InputError, check_number, lookup
 
-if TYPE_CHECKING:  # imported here only for type checking, because the help text must not load torch
+if TYPE_CHECKING:  # PaperTables is imported only for type checking, because the help text must not load torch
     from paper.tables.table_spec import PaperTables
 
 TABLE_SPEC = Path("paper/tables.toml")

@@ -33,7 +33,7 @@ class Case(NamedTuple):
     severity: int
     image: int
     corrupted: np.ndarray
-    has_same_draws: bool  # whether both codes used the random generator equally often
+    has_same_draws: bool  # whether this package and the published code have drawn equally many random numbers
 
 
 def _to_batch(images: np.ndarray) -> Tensor:

@@ -33,7 +33,8 @@ from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products, product_par
 from lcrbnn.nn.kernels.power_iteration import power_iteration
 from lcrbnn.runs.record import write_record
 
-BOUND_FACTOR = 4  # factor of the interpreter's error bounds, because a GPU adds numbers in another order
+# Factor by which the error bounds are larger than in the interpreter, because a GPU adds numbers in another order
+BOUND_FACTOR = 4
 NUM_REPEATS = 50  # number of repeated launches, which must all give the same bits
 HALF_PRECISION_TYPES = (torch.float16, torch.bfloat16)
 

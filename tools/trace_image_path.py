@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image
 
 PACKAGE = "lcrbnn"
-IMAGE_SIZE = 16  # side of the image in pixels
+IMAGE_SIZE = 16  # side length of the image in pixels
 
 
 class CallTracer:
@@ -36,7 +36,7 @@ class CallTracer:
         self.package = package
         self.modules: set[str] = set()
         self.pairs: set[tuple[str, str]] = set()
-        self._local = threading.local()  # number of imports that are in progress, per thread
+        self._local = threading.local()  # number of imports that are in progress, separately for each thread
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:

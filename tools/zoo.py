@@ -33,7 +33,7 @@ from lcrbnn.zoo.zoo_index import ZooMember, list_members, member_path, write_ind
 from lcrbnn.zoo.zoo_model import compute_probe_logits, evaluate_zoo_file
 
 RECORDS = Path(__file__).parents[1] / "bench" / "records" / "zoo"
-SAMPLE_THOUSANDS = 1  # the record also has the accuracy on this many thousand test images, for a quick test
+SAMPLE_THOUSANDS = 1  # number of thousands of test images on which the record also has the accuracy, for a quick test
 
 
 def add_run_to_zoo(
@@ -68,7 +68,7 @@ def add_run_to_zoo(
         accuracy = evaluate_zoo_file(zoo_file, options)
         sample_accuracy = evaluate_zoo_file(zoo_file, options, SAMPLE_THOUSANDS)
     except BaseException:
-        path.unlink()  # remove the file, because the index has no entry for it
+        path.unlink()  # remove the zoo file, because the index has no entry for it
         raise
     member = ZooMember(
         name=name,

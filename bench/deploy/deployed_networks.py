@@ -72,7 +72,7 @@ class EngineCase:
     model_makers: dict[str, Callable[[], BnnModel]]
     runtimes: tuple[
         tuple[str, str], ...
-    ]  # pairs (row of bench.deploy.runtime_worker, model); the engine of this package runs the binary model
+    ]  # each pair is a row of bench.deploy.runtime_worker and a model; the engine of this package runs the binary model
     threads: tuple[int, ...] = (1, 2)
     batch_sizes: tuple[int, ...] = (1, 8)
     torch_network: tuple[str, int] | None = None  # name and image size of the network that PyTorch runs

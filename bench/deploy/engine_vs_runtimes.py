@@ -174,7 +174,8 @@ def measure(
             worker.close()
     engine_median = statistics.median(times_ms[entries[0].name])
     return {
-        "others_cpus": round(max(0.0, other_cpus), 3),  # CPU cores that other programs used during the measurement
+        # Number of CPU cores that other programs used during the measurement
+        "others_cpus": round(max(0.0, other_cpus), 3),
         "apart": max_relative_difference([np.load(folder / f"{e.name}.npy") for e in entries if e.model == "binary"]),
         **{name: summarize_runtime(ms, engine_median, last_results[name]) for name, ms in times_ms.items()},
     }

@@ -19,8 +19,8 @@ from lcrbnn.deploy.engine.bnn_file import read_model
 
 # calls before the first request; each request makes one additional call that is not timed, to fill the caches
 NUM_WARM_UP_CALLS = 3
-PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # a function that runs a batch, and facts for the record
-Clock = Callable[[], float]  # a function that returns the time of the convolutions in the last call, in milliseconds
+PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # function that runs a batch, and facts for the record
+Clock = Callable[[], float]  # function that returns the time of the convolutions in the last call, in milliseconds
 
 
 def _prepare_engine(job: dict[str, Any]) -> PreparedRuntime:

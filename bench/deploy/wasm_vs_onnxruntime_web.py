@@ -37,7 +37,7 @@ from lcrbnn.errors import RunFailed
 from lcrbnn.runs.record import write_record
 from tools.native.wasm_page import build_page
 
-CASE_NAMES = ("resnet18", "resnet20")  # the compared networks, as keys of ENGINE_CASES
+CASE_NAMES = ("resnet18", "resnet20")  # names of the compared networks, which are keys of ENGINE_CASES
 PACKAGE = "onnxruntime-web"
 
 

@@ -65,9 +65,9 @@ class Load:
     """The work that one network causes per image."""
 
     num_parameters: int
-    image_seconds: float  # GPU seconds per image for the forward pass, the backward pass and the weight update
+    image_seconds: float  # GPU seconds per image for the forward pass, the backward pass and the weight update together
     num_norms: int  # number of batch-norm layers
-    file_bytes: float  # bytes of an image file
+    file_bytes: float  # number of bytes of an image file
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Cluster:
     network: Link
     within_machine: Link = NVLINK
     gpus_per_machine: int = 8
-    cores_per_gpu: int = 16  # CPU cores that read images
-    images_per_core_s: float = 100.0  # images that one core decodes per second
+    cores_per_gpu: int = 16  # number of CPU cores per GPU that read images
+    images_per_core_s: float = 100.0  # number of images that one CPU core decodes per second
 
     def slowest_link(self, n: int) -> Link:
         """Return the slowest link in a ring of n GPUs. It limits the speed of the ring."""
@@ -95,7 +95,7 @@ class Step:
     batch_size: int
     compute_s: float
     send_s: float
-    sync_norms_s: float  # additional time for synchronized batch norms
+    sync_norms_s: float  # additional seconds for synchronized batch norms
     read_s: float
 
     @property

@@ -43,7 +43,7 @@ from lcrbnn.train.setup.build import build_training_parts
 from lcrbnn.train.setup.dataset import DataAccess, fill_in_num_classes, find_dataset, open_splits
 from lcrbnn.train.setup.spec import TrainSpec
 
-TARGET_RATIO = 0.9  # target: fraction of the rate with noise images
+TARGET_RATIO = 0.9  # minimum ratio of images per second to those with noise images
 NUM_REHEARSAL_IMAGES = 64
 
 

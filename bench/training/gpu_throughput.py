@@ -27,7 +27,8 @@ from bench.training.step_kernel_times import format_kernel_table
 from bench.worker_processes import Worker, count_cores, make_compiler_environment
 from lcrbnn.errors import lookup
 
-READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240  # timeout per worker process, in seconds
+# Timeouts in seconds of a worker process: until it is ready, for compiling, for measuring
+READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240
 NUM_REHEARSAL_IMAGES = 256
 
 

@@ -45,7 +45,7 @@ class Job:
     num_images: int
     device: str = "auto"
     is_rehearsal: bool = False
-    record_file: str | None = None  # file of the record
+    record_file: str | None = None  # path of the file of the record; None = write no record
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values that JSON can store."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from lcrbnn.nn.methods.binarizer import Binarizer, BinaryTensor
 
-SignsByBinarizer = dict[str, Tensor]  # by name of the binarizer: True where the sign is +1
+# Dictionary from the name of a binarizer to a mask, which is True where the sign is +1
+SignsByBinarizer = dict[str, Tensor]
 
 
 def find_binarizers(model: nn.Module) -> dict[str, Binarizer]:

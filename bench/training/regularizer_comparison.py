@@ -38,8 +38,8 @@ from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
 BATCH_SIZE = 128
-STEPS_PER_EPOCH = 21  # steps per epoch: 1,297 digits in batches of 64
-NUM_COMPARED_IMAGES = 8  # batch size for measuring the change of layer outputs
+STEPS_PER_EPOCH = 21  # number of training steps per epoch: 1,297 digits in batches of 64
+NUM_COMPARED_IMAGES = 8  # number of images for measuring the change of layer outputs
 REGULARIZER_WEIGHT = 1e-4  # weight of the loss of defensive quantization
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -17,7 +17,7 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
-NUM_TEST_IMAGES = 8  # number of noise images per epoch; the teacher is trained on as many
+NUM_TEST_IMAGES = 8  # number of noise images in the test split; the teacher is trained on equally many images
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SyntheticSize:
 
     image_size: int
     num_classes: int
-    num_images: int  # number of training images
+    num_images: int  # number of training images in the synthetic data set
 
 
 SYNTHETIC_SIZES: dict[str, SyntheticSize] = {

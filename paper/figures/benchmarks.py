@@ -26,8 +26,9 @@ from paper.figures.record_values import (
 )
 
 LOG, CLAIMS, README = "paper/docs/LOG.md", "paper/docs/claims.md", "README.md"
-UNFUSED = "wordy/"  # records of compiled steps before their modules were fused
-FIRST = "first/"  # records of compiled steps that did not measure σ_B/σ_F; they contain lists of kernels
+UNFUSED = "wordy/"  # prefix of records of compiled steps before their modules were fused
+# Prefix of records of compiled steps that did not measure σ_B/σ_F; these records contain lists of kernels
+FIRST = "first/"
 
 GPU_CASES = {
     "ResNet-20": "resnet20",

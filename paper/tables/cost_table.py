@@ -25,7 +25,8 @@ class PublishedCost:
     flops: float
     network: str
     method: str | None
-    has_plain_head: bool = False  # whether there is no batch norm before the classifier; IR-Net's networks have one
+    # True if there is no batch norm before the classifier; the networks of IR-Net have such a batch norm
+    has_plain_head: bool = False
 
 
 TABLE = (

@@ -53,7 +53,7 @@ class Gain(NamedTuple):
     without: tuple[float, ...]  # test accuracy in percent, one value per paired seed
     with_lcr: tuple[float, ...]
     pool: str
-    is_faulty: bool  # whether a run was trained with the faulty kernel
+    is_faulty: bool  # whether a run was trained with the faulty kernel of the power iteration
 
     @property
     def differences(self) -> list[float]:
@@ -146,7 +146,7 @@ class PooledGain(NamedTuple):
     num_networks: int
     num_pairs: int
     difference: MeanDifference
-    paper_gain: float | None  # mean of the paper's gains, with the same weights
+    paper_gain: float | None  # mean of the paper's gains, with the same weights; None if the paper has no gain
 
 
 def pool_gains(gains: Sequence[Gain]) -> list[PooledGain]:

@@ -23,7 +23,7 @@ def estimate_gpu_minutes(paper_tables: PaperTables, table: PaperTable) -> float 
     minutes = 0.0
     for variant, num_seeds in paper_tables.count_seeds(table).items():
         spec = paper_tables.get_plan(variant.study).variants.get(variant.name)
-        if spec is None:  # a variant that is not decided yet
+        if spec is None:  # the settings of this variant are not decided yet
             return None
         num_missing = num_seeds - len(paper_tables.read_runs(variant, num_seeds))
         speed, num_images = find_training_speed(spec.model), NUM_TRAIN_IMAGES.get((spec.dataset, spec.train_split))

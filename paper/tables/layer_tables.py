@@ -27,7 +27,7 @@ paper states. A value of +1 means that they are more correlated."""
 
 KINDS = ("real", "binary")
 
-LayersBySeed = dict[int, dict[str, Any]]  # key of the layer measurements in the record of a run
+LayersBySeed = dict[int, dict[str, Any]]  # dictionary: seed -> layer measurements in the record of the run
 
 
 def render_layer_tables(paper_tables: PaperTables) -> Iterator[str]:

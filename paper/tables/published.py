@@ -15,7 +15,8 @@ class PublishedAccuracy(NamedTuple):
     top1: float
     network: str
     bits: str = "1/1"
-    note: str = ""  # how the setting differs from ours (epochs, blocks), and where the value is printed
+    # Differences between the published setting and ours (epochs, blocks), and the place where the value is printed
+    note: str = ""
 
 
 # For methods without a published ResNet on CIFAR-10, this is the closest published result. "in Table 1" and "in Table

@@ -182,7 +182,7 @@ def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
 class TableProgress(NamedTuple):
     """How many rows and runs of a table are finished, and how many there are."""
 
-    finished_rows: int  # rows that only have finished runs
+    finished_rows: int  # number of rows whose runs are all finished
     num_rows: int
     finished_runs: int
     num_runs: int
@@ -203,7 +203,7 @@ def _list_shown_variants(row: TableRow) -> list[TableVariant]:
 
 
 def _format_row(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> list[str]:
-    sign = "+" if row.minus_gain_of else ""  # differences of gains are shown with a sign, percentages without one
+    sign = "+" if row.minus_gain_of else ""  # a difference of gains is shown with a sign, a percentage without a sign
     paper_value = NO_VALUE if row.paper_value is None else f"{row.paper_value:{sign}.1f}"
     paper_note = f" ({row.paper_note})" if row.paper_note else ""
     cells = [row.title, NOT_RUN, paper_value + paper_note, *[""] * (len(COLUMNS) - 3)]

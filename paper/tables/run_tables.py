@@ -61,7 +61,7 @@ def run_tables(
             undecided.append(f"{variant} is not decided yet: its plan lacks the variant, or the one that it extends")
 
     seeds_with_weights = paper_tables.list_seeds_with_weights()
-    for run in runs:  # checked now, because training takes hours
+    for run in runs:  # check the runs now, because training takes hours
         variant = TableVariant(run.study, run.variant)
         if run.seed in seeds_with_weights.get(variant, ()):
             check_output_file(get_weights_path(paper_tables.records, variant, run.seed), "weights")

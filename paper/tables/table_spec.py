@@ -41,12 +41,12 @@ class TableRow:
 
     title: str
     variant: TableVariant
-    num_seeds: int  # number of seeds 0, 1, ... that the row needs
+    num_seeds: int  # number of seeds that the row needs; the seeds are 0, 1, ...
     paper_value: float | None = None
-    paper_note: str = ""  # text that is shown after the paper's value
+    paper_note: str = ""  # text that the table shows after the paper's value
     keep_weights_of_seeds: tuple[int, ...] = ()  # seeds whose weights are stored with the records
     minus_gain_of: TableVariant | None = None
-    pool: str = ""  # name of the pooled estimate that the gain of this row is part of
+    pool: str = ""  # name of the pooled estimate that contains the gain of this row
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class PaperTable:
 
     name: str
     title: str
-    source: str  # where the table is in the paper
+    source: str  # place of the table in the paper
     rows: tuple[TableRow, ...]
     per_layer: bool = False  # whether the rows are also compared layer by layer
-    pairs: bool = False  # whether the rows are all variants of some plans, shown as pairs VARIANT and VARIANT-lcr
+    pairs: bool = False  # whether the rows are all variants of some plans, in pairs of VARIANT and VARIANT-lcr
     show_top5: bool = False
 
 

@@ -56,7 +56,7 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
     """
     rng = np.random.default_rng(seed)
     three = make_window((3, 3), (1, 1), (1, 1, 1, 1))
-    for sign in (-1, 0, 1):  # comparisons with a threshold, with each kind of padding
+    for sign in (-1, 0, 1):  # test comparisons with a threshold for each kind of padding
         first = draw_attributes(rng, "bconv", 3, 9, three) | {"pad_sign": sign}
         second = draw_attributes(rng, "bconv", 9, 4, three | {"stride": (2, 2)}) | {"pad_sign": sign}
         yield (
@@ -115,7 +115,7 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
     deep = draw_attributes(rng, "bconv", 64, 1, three) | {"weight": weight}
     yield "deep", _append_mean((3, 3, 64), ("bconv", (0,), deep))
     yield "every op", make_model_with_every_op(rng)
-    for i in range(24):  # random window sizes and numbers of channels
+    for i in range(24):  # try random window sizes and numbers of channels
         op, c = ("bconv", "conv", "wconv", "bconv")[i % 4], int(rng.choice([1, 3, 4, 8, 24, 65]))
         slide = draw_window(rng, c)
         out = slide["groups"] * int(rng.choice([1, 3] if c > 8 else [1, 3, 9]))

@@ -39,7 +39,7 @@ def run_threads(program: Path, model: Path, threads: int, calls: int) -> dict[st
     If a data race or a difference is found, raise RunFailed with the report.
     """
     command = [str(program), str(model), str(threads), str(calls)]
-    if shutil.which("setarch"):  # this disables address randomization, which the sanitizer does not fully support
+    if shutil.which("setarch"):  # setarch disables address randomization, which the sanitizer does not fully support
         command = ["setarch", platform.machine(), "-R", *command]
     process = subprocess.run(
         command, env={**os.environ, **SANITIZER_ENVIRONMENT}, capture_output=True, text=True, check=False
