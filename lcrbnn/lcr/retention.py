@@ -243,7 +243,7 @@ class Retention(nn.Module):
         if self.variant.activations == "binary" and not self._is_weights_only:
             one_signed_ports = find_one_signed_maps(maps, _unique_ports(self.spans))
         if one_signed_ports:
-            # Stacklevel 4 is the line that calls loss()
+            # `stacklevel=4` is the line that calls loss()
             warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)
 
     def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
