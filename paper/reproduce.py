@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         const=Path("paper/docs/results.md"),
         metavar="FILE",
-        help="write all tables to this Markdown file (without FILE: paper/docs/results.md)",
+        help="write all tables to this Markdown file (if FILE is omitted: paper/docs/results.md)",
     )
     parser.add_argument(
         "--gains-figure",

@@ -91,9 +91,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument(
-        "--max", type=float, default=DEFAULT_MAX_PERCENT, metavar="PERCENT", help="default: %(default)s"
+        "--max",
+        type=float,
+        default=DEFAULT_MAX_PERCENT,
+        metavar="PERCENT",
+        help="maximum percentage of vague names (default: %(default)s)",
     )
-    parser.add_argument("--list", action="store_true", help="list every occurrence")
+    parser.add_argument("--list", action="store_true", help="list every occurrence of a vague name")
     args = parser.parse_args(arguments)
     is_exceeded = False
     for folder in args.folders:

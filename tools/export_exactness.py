@@ -184,7 +184,12 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="folder for the records")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="NAME")
     parser.add_argument(
-        "--runs", nargs="+", type=Path, default=[], metavar="RUN", help="compare these runs instead of MODELS"
+        "--runs",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="RUN",
+        help="folders of runs that are compared instead of the networks in MODELS",
     )
     parser.add_argument("--images", type=int, default=1000, help="number of test images for networks below 224 pixels")
     parser.add_argument("--data", type=Path, default=default_data_folder(), help="folder of the data sets")

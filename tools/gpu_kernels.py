@@ -321,10 +321,14 @@ def describe_result(task: Task, result: list[Finding] | bool) -> str:
 def main() -> int:
     """Run all tasks, print each result and write the record. Return 1 if a kernel fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda", help="auto, cpu or cuda")
+    parser.add_argument("--device", default="cuda", help="device that runs the kernels: auto, cpu or cuda")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write all errors and bounds to this file")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one per CPU core"
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="number of parallel processes (default: number of CPU cores)",
     )
     args = parser.parse_args()
     start = time.perf_counter()

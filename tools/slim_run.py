@@ -91,7 +91,9 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--signs", action="store_true", help="keep only signs and one magnitude per filter of binary layers"
+        "--signs",
+        action="store_true",
+        help="keep only the signs and one magnitude per filter of the weights of binary layers",
     )
     args = parser.parse_args()
     try:

@@ -99,8 +99,12 @@ def trace_image_path(main: Callable[[list[str]], int], epochs: int, folder: Path
 def main() -> None:
     """Parse the options, trace one run and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=1, metavar="N", help="passes over the training images")
-    parser.add_argument("--list", choices=("modules", "pairs"), help="also print all modules or pairs")
+    parser.add_argument("--epochs", type=int, default=1, metavar="N", help="number of passes over the training images")
+    parser.add_argument(
+        "--list",
+        choices=("modules", "pairs"),
+        help="also print the names of all modules, or all pairs of a calling and a called module",
+    )
     arguments = parser.parse_args()
 
     from lcrbnn.cli.main import main as run_command

@@ -159,11 +159,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("name", metavar="NAME", help="name of the network in the zoo")
-    parser.add_argument("--recipe", required=True, help="recipe the run was trained with")
+    parser.add_argument("--recipe", required=True, help="name of the recipe with which the run was trained")
     parser.add_argument(
-        "--siblings", type=Path, metavar="FOLDER", help="records of all seeds with these settings, for their mean"
+        "--siblings",
+        type=Path,
+        metavar="FOLDER",
+        help="records of the runs with these settings and other seeds, for the mean test accuracy",
     )
-    parser.add_argument("--note", default="", help="a caveat for comparisons with other networks")
+    parser.add_argument("--note", default="", help="warning about comparisons with other networks")
     add_device_option(parser)
     add_data_folder_option(parser)
     args = parser.parse_args()

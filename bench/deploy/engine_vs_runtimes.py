@@ -61,17 +61,22 @@ class RuntimeEntry(NamedTuple):
 def main() -> None:
     """Run the benchmark, print tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=200, help="minimum calls per runtime and setting")
+    parser.add_argument("--calls", type=int, default=200, help="minimum number of timed calls per runtime and setting")
     parser.add_argument(
-        "--limit", default="none", choices=sorted(INSTRUCTION_LIMITS), help="limit the instructions of all runtimes"
+        "--limit",
+        default="none",
+        choices=sorted(INSTRUCTION_LIMITS),
+        help="limit the CPU instructions that all runtimes use",
     )
     parser.add_argument("--only", nargs="+", default=list(ENGINE_CASES), choices=list(ENGINE_CASES))
-    parser.add_argument("--batches", type=int, nargs="+", help="images per call (default: those of each case)")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", help="numbers of images per call (default: the numbers of each case)"
+    )
     parser.add_argument(
         "--compilers",
         nargs="+",
         default=["g++", "clang++"],
-        help="compilers of the engine; ratios are relative to the first",
+        help="compilers that build the engine; ratios are relative to the first compiler",
     )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()

@@ -62,7 +62,7 @@ ENTRIES = {
 def main() -> None:
     """Run the benchmark, print tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=60, help="minimum calls per runtime")
+    parser.add_argument("--calls", type=int, default=60, help="minimum number of timed calls per runtime")
     parser.add_argument("--modules", type=Path, help=f"folder whose node_modules contains {PACKAGE}")
     parser.add_argument("--only", nargs="+", default=list(CASE_NAMES), choices=CASE_NAMES)
     parser.add_argument("--record", type=Path)

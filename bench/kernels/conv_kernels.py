@@ -168,8 +168,10 @@ def main() -> None:
     """Measure the shapes and print one line per product."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    parser.add_argument("--tune", action="store_true", help="also try other block sizes")
-    parser.add_argument("--streams", type=int, default=1, help="number of graphs replayed at the same time")
+    parser.add_argument("--tune", action="store_true", help="also measure other block sizes")
+    parser.add_argument(
+        "--streams", type=int, default=1, help="number of CUDA graphs that are replayed at the same time"
+    )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True

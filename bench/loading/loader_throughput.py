@@ -134,7 +134,10 @@ def main() -> None:
     """Run the benchmark, print the results and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--images", type=int, default=160, help="number of 500 x 375 images (2000 x 1500: a tenth of it)"
+        "--images",
+        type=int,
+        default=160,
+        help="number of images of 500 x 375 pixels; one tenth of this number is used for 2000 x 1500 pixels",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--record", type=Path)

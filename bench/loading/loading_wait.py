@@ -126,15 +126,19 @@ def measure(timed_sources: dict[str, TimedSource], rounds: int, batch: int) -> d
 def main() -> None:
     """Run the benchmark, print one line per source and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dataset", default="tiny-imagenet", help="tiny-imagenet, imagenet or folder")
+    parser.add_argument(
+        "--dataset", default="tiny-imagenet", help="name of the data set: tiny-imagenet, imagenet or folder"
+    )
     parser.add_argument("--data-folder", type=Path, default=default_data_folder())
-    parser.add_argument("--image-size", type=int, default=0, help="image size in pixels (0 = size of the data set)")
+    parser.add_argument(
+        "--image-size", type=int, default=0, help="side length of the images in pixels (0 = image size of the data set)"
+    )
     parser.add_argument("--augmentation", default="standard")
     parser.add_argument("--network", default="resnet18-double-imagenet")
     parser.add_argument("--method", default="irnet")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=0, help="steps per epoch (0 = all)")
+    parser.add_argument("--steps", type=int, default=0, help="number of training steps per epoch (0 = all steps)")
     parser.add_argument("--noise", type=int, default=100_000, help="maximum number of noise images")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=-1)

@@ -160,11 +160,11 @@ def _format_bound(target: dict[str, Any]) -> str:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cases", help=f"comma-separated cases out of {', '.join(CASES)}")
+    parser.add_argument("--cases", help=f"comma-separated names of cases, out of {', '.join(CASES)}")
     parser.add_argument("--record-folder", type=Path, help="write the record of each case to this folder")
     parser.add_argument("--epochs", type=int, default=3, help="number of timed epochs")
     parser.add_argument(
-        "--images", type=int, help="number of training images (default: 50,000, or 6,400 of 224 pixels)"
+        "--images", type=int, help="number of training images (default: 50,000, or 6,400 for images of 224 pixels)"
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--profile", action="store_true", help="list the GPU kernels of each case")

@@ -197,9 +197,9 @@ def main() -> None:
     """Measure all variants and print one line per variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--rounds", type=int, default=15, help="timed steps of each variant")
-    parser.add_argument("--epochs", type=int, default=15, help="epochs of each run on digits")
-    parser.add_argument("--seeds", type=int, default=3, help="runs on digits per variant")
+    parser.add_argument("--rounds", type=int, default=15, help="number of timed training steps per variant")
+    parser.add_argument("--epochs", type=int, default=15, help="number of epochs of each training run on digits")
+    parser.add_argument("--seeds", type=int, default=3, help="number of training runs on digits per variant")
     args = parser.parse_args()
     trainers = {name: VariantTrainer(*arguments) for name, arguments in VARIANTS.items()}
     seconds = time_variants(trainers, args.rounds)

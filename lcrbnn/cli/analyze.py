@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-images", type=int, default=256, metavar="N", help=f"number of training images: {IMAGE_SELECTION_HELP}"
     )
-    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
+    parser.add_argument("--per-layer", action="store_true", help="also print tables with one row per layer")
     add_device_option(parser)
     add_data_folder_option(parser)
 

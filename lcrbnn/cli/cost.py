@@ -38,13 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image-size",
         type=int,
         metavar="PIXELS",
-        help="side length of the input images in pixels (default: the value of the network)",
+        help="side length of the input images in pixels (default: the image size of the network)",
     )
     parser.add_argument(
-        "--num-classes", type=int, metavar="N", help="number of classes (default: the value of the network)"
+        "--num-classes", type=int, metavar="N", help="number of classes (default: the number of classes of the network)"
     )
-    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the counts to this .json record")
+    parser.add_argument(
+        "--per-layer", action="store_true", help="also print a table with one row per layer of each network"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write all numbers to this .json record")
 
 
 def execute(args: argparse.Namespace) -> int:

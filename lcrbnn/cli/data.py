@@ -17,7 +17,9 @@ EXAMPLES = ("lcrbnn data", "lcrbnn data cifar10")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data set and the data folder."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="data set to download (default: list all data sets)")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="name of the data set to download (default: list all data sets)"
+    )
     add_data_folder_option(parser)
 
 

@@ -21,7 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help=f"folder of a run (its newest checkpoint is exported), or {ZOO_HELP}"
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .bnn or .onnx")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="path of the output file, which ends in .bnn or .onnx",
+    )
     parser.add_argument(
         "--half", action="store_true", help="store the real weights of stem, shortcuts and head as float16"
     )

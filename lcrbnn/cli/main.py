@@ -54,7 +54,7 @@ COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with default values, but not for options that are off or have no default, and with one example per line."""
+    """Formatter of help texts. It appends default values, except False and None, and prints one example per line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(EXAMPLES_TITLE) else super()._fill_text(text, width, indent)

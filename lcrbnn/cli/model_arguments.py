@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lcrbnn.evaluation.evaluate import EvaluatedModel
     from lcrbnn.evaluation.seed_groups import SeedGroups
 
-IMAGE_SELECTION_HELP = "the first images, or evenly spaced ones if the data set is read from image files"
+IMAGE_SELECTION_HELP = "the first images, or evenly spaced images if the data set is read from image files"
 ZOO_HELP = "zoo:NAME (a trained network of lcrbnn zoo)"
 BNN_MODEL_HELP = f".bnn file, or {ZOO_HELP}"
 ZOO_COMMANDS = ("predict", "eval", "export", "inspect", "bench", "robustness", "attack", "analyze", "cost")

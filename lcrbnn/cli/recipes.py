@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="recipe whose description and settings are printed (default: list all recipes)",
+        help="name of the recipe whose description and settings are printed (default: list all recipes)",
     )
 
 

@@ -32,9 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder of a run, folder with several seed-N runs, or {ZOO_HELP}",
     )
     parser.add_argument(
-        "--num-images", type=int, metavar="N", help="number of test images, evenly spaced (default: all)"
+        "--num-images",
+        type=int,
+        metavar="N",
+        help="number of test images, evenly spaced in the test set (default: all test images)",
     )
-    parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="names of corruptions (default: all 19)")
+    parser.add_argument(
+        "--corruptions", nargs="+", metavar="NAME", help="names of corruptions (default: all 19 corruptions)"
+    )
     parser.add_argument(
         "--refit-head",
         action="store_true",

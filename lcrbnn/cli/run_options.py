@@ -23,7 +23,7 @@ def add_device_option(container: ArgumentContainer) -> None:
         "--device",
         default="auto",
         metavar="{auto,cpu,cuda}",
-        help="device of the computation (auto = GPU if available, otherwise CPU)",
+        help="device that computes (auto = GPU if available, otherwise CPU)",
     )
 
 
@@ -63,7 +63,7 @@ def add_cache_option(container: ArgumentContainer) -> None:
         "--cache-images",
         default="auto",
         metavar="{auto,yes,no}",
-        help="keep decoded images on the device (auto = yes if they fit into its memory)",
+        help="keep decoded images in the memory of the device (auto = yes if the images fit)",
     )
 
 

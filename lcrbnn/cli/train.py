@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the run (with --seeds: one folder seed-N per seed inside it)",
     )
     groups["run"].add_argument(
-        "--resume", action="store_true", help="continue the run in the folder, or start the run if the folder is empty"
+        "--resume",
+        action="store_true",
+        help="resume the run in the run folder, or start a new run if the folder is empty",
     )
     groups["run"].add_argument(
         "--seeds", metavar="LIST", help="train several seeds, such as 0-2 or 0,5; on a GPU they train in parallel"
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups["LCR"].add_argument(
         "--lcr",
         metavar="NAME",
-        help="train with LCR: this variant (default, paper or official) with its recommended weight and warm-up",
+        help="train with this LCR variant (default, paper or official), with its recommended weight λ and warm-up",
     )
     add_device_option(groups["precision"])
     add_step_mode_option(groups["precision"])
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="time without a message from another process before a distributed run is aborted",
+        help="seconds without a message from another process before a distributed run is aborted",
     )
     for setting in fields(TrainSpec):
         _add_setting(groups[setting.metadata["group"]], setting)

@@ -66,11 +66,9 @@ def tanh_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
     """Return the slope of IR-Net's error decay estimator: k t (1 - tanh(t x)^2)."""
     assert t is not None
     assert k is not None
-    exp_minus_2y = torch.exp(
-        -2 * (t * x).abs()
-        # The slope 1 - tanh(y)^2 is computed as 4 e / (1 + e)^2 with e = exp(-2 |y|). This is exact for large |y| too, and
-        # exp is fast on a GPU.
-    )
+    # The slope 1 - tanh(y)^2 is computed as 4 e / (1 + e)^2 with e = exp(-2 |y|). This formula is exact for large |y|
+    # too, and exp is fast on a GPU.
+    exp_minus_2y = torch.exp(-2 * (t * x).abs())
     return k * t * 4 * exp_minus_2y / (1 + exp_minus_2y).square()
 
 

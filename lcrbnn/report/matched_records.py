@@ -239,9 +239,10 @@ def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) ->
 
 
 def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> None:
-    """Store layer measurements in the runs. Records of several networks come first, because they have histograms.
+    """Store layer measurements in the runs.
 
-    For other runs, the measurements in the run's own record are used.
+    Records of several networks contain histograms. A run that is in such a record gets the measurements of this record.
+    Each other run gets the measurements in its own record.
     """
     for file in select_records(files, LAYERS):
         for spec, layers in parse_record(file, _parse_networks):

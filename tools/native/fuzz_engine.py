@@ -190,12 +190,12 @@ def merge_results(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     """Build the fuzzer, run it in parallel processes, print the counts and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--count", type=int, default=1_000_000, help="cases")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the cases")
-    parser.add_argument("--case", type=int, help="repeat only this case")
+    parser.add_argument("--count", type=int, default=1_000_000, help="number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="random seed from which the cases are drawn")
+    parser.add_argument("--case", type=int, help="number of the only case that is run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel processes")
     parser.add_argument(
-        "--bits", type=int, choices=(32, 64), default=64, help="bits of an address; 32 needs g++-multilib"
+        "--bits", type=int, choices=(32, 64), default=64, help="number of bits of an address; 32 bits need g++-multilib"
     )
     parser.add_argument("--record", type=Path, help="write seed, counts and result to this JSON file")
     args = parser.parse_args()

@@ -53,7 +53,7 @@ def main() -> int:
     """Build the program, run it, print the counts and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=8, help="number of threads that share a model")
-    parser.add_argument("--calls", type=int, default=1000, help="calls per thread")
+    parser.add_argument("--calls", type=int, default=1000, help="number of calls per thread")
     parser.add_argument("--record", type=Path, help="write the result to this JSON file")
     args = parser.parse_args()
     if not find_compiler():

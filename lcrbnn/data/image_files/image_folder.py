@@ -1,4 +1,4 @@
-"""Image folders: train/<class>/... and val/<class>/..., as files in folders, in zip or tar archives, or in both."""
+"""Index image folders. The images are train/CLASS/NAME and val/CLASS/NAME, in plain folders or in archives."""
 
 from __future__ import annotations
 

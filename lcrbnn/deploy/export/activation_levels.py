@@ -28,7 +28,7 @@ MAX_SIGNS = 15
 
 
 class SignBase(NamedTuple):
-    """One sign of an activation: +1 where x is at least the threshold, else -1, times the scale."""
+    """One term of an activation: the scale times a sign, which is +1 where x is at least the threshold, else -1."""
 
     x: Value
     threshold: np.ndarray  # thresholds in float32, one per channel
@@ -107,7 +107,7 @@ def find_steps(binarizer: ActivationBinarizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _export_horq(builder: GraphBuilder, name: str, binarizer: ActivationBinarizer, x: Value) -> ActivationLevels:
-    """Add the nodes of the residuals: the scale of each sign is the mean of |residual| over the image."""
+    """Add the nodes that compute each residual and its scale, the mean of |residual| over the image."""
     assert isinstance(binarizer, HorqActivation)
     channels, bases, residual = x.shape[2], [], x
     zeros, ones = np.zeros(channels, np.float32), np.ones(channels)

@@ -34,7 +34,7 @@ class OnnxGraph:
         self.constants: list[Any] = []
 
     def add_constant(self, value: np.ndarray) -> str:
-        """Add an array and return its name."""
+        """Store an array as a constant of the graph. Return the name of the constant."""
         name = f"c{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
@@ -46,7 +46,7 @@ class OnnxGraph:
         return name
 
     def add_channel_constant(self, value: np.ndarray) -> str:
-        """Add per-channel numbers, shaped for (n, c, h, w), and return their name."""
+        """Store one number per channel as a constant for maps (n, c, h, w). Return the name of the constant."""
         return self.add_constant(value.astype(np.float32).reshape(-1, 1, 1))
 
 

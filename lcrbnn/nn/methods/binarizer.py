@@ -179,7 +179,7 @@ class ActivationBinarizer(Binarizer):
         return None
 
     def padding_sign(self, value: float) -> float:
-        """Return the sign (or number between the signs) that represents the real padding value."""
+        """Return the sign of the padding, or a number from -1 to 1. `value` is the padding value of the real input."""
         return value
 
 

@@ -60,8 +60,8 @@ class HwgqActivation(ActivationBinarizer):
 
     The levels are optimal for a Gaussian with standard deviation 1. In the released networks, a batch norm without a
     learned scale comes directly before them. In the ResNets of this package, the batch norm has a learned scale, and a
-    skip connection and a ReLU follow it. A level is the sum of two signs with their own scales, plus half of the
-    largest level. The two bits are exported as three binary products.
+    skip connection and a ReLU follow the batch norm. Each of the four levels is the sum of two signs with their own
+    scales and a constant. The two bits are exported as three binary products.
     """
 
     bits = ACTIVATION_BITS

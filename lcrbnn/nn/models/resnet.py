@@ -69,8 +69,8 @@ HEADS: dict[str, Callable[[int, int], nn.Module]] = {
 
 def build_resnet(config: ResNetConfig, method: Method | None, num_classes: int, in_channels: int) -> Network:
     """Return a newly initialized network with this configuration."""
-    # Some networks have no activation except the sign. If activations are real, such a network needs one. Bi-Real uses
-    # ReLU there.
+    # In some networks, the sign is the only nonlinear function. A method with real activations takes no signs of
+    # activations, so such a network then gets a ReLU, as in Bi-Real's code.
     has_binary_activations = method is not None and method.activation_bits < 32
     activation = "relu" if config.activation == "none" and not has_binary_activations else config.activation
     stages, cin = [], config.widths[0]
