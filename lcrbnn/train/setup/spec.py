@@ -30,7 +30,7 @@ AUGMENTATION_CHOICES = {
     "none": "unchanged images",
     "crop-flip": "zero padding of 4 pixels, random crop, random horizontal flip",
     "random-resized-crop": "RandomResizedCrop of 8 to 100 % and random flip while files are decoded",
-    "random-resized-crop-on-device": "crops as in random-resized-crop, on the device, so that decoded images can be cached",
+    "random-resized-crop-on-device": "random-resized-crop, but on the device, so that decoded images can be cached",
     "cutout": "crop-flip, then a black square with half the side length of the image",
     "randaugment": "crop-flip, then two random operations",
     "augmix": "crop-flip, then a mixture of chains of random operations (AugMix)",
