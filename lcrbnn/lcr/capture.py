@@ -38,12 +38,12 @@ Span = tuple[ModulePort, ModulePort]  # a front and a back port, between which o
 
 
 def make_block_spans(names: Sequence[str]) -> list[Span]:
-    """Return the spans from the input to the output of each named module (blocks, Eq. 10)."""
+    """Return one span per named module (a block), from the input to the output of the module (Eq. 10)."""
     return [(ModulePort(name, "in"), ModulePort(name, "out")) for name in names]
 
 
 def make_layer_spans(names: Sequence[str]) -> list[Span]:
-    """Return the spans from the input of each named module to the input of the next one (layers, Eq. 8)."""
+    """Return the spans from the input of each named module (a layer) to the input of the next module (Eq. 8)."""
     return [(ModulePort(a, "in"), ModulePort(b, "in")) for a, b in itertools.pairwise(names)]
 
 
@@ -65,7 +65,7 @@ NO_MAPS_MESSAGE = (
 
 @dataclass
 class CapturedMaps:
-    """The feature maps of one forward pass, by port, in the order of the forward pass."""
+    """The feature maps of one forward pass, as dictionaries from ports in the order of the forward pass."""
 
     inputs: tuple[Any, ...] = ()  # the positional arguments of the model
     keyword_inputs: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class CapturedMaps:
     rng_states: RngStates | None = None
 
     def add(self, port: ModulePort, x: Any) -> None:
-        """Save the feature map at a port. If a module is called several times, the map of its latest call is kept."""
+        """Save the feature map at a port. If a module is called several times, its latest feature map is kept."""
         if not isinstance(x, Tensor):
             verb = {"in": "takes", "out": "returns"}[port.side]
             raise InputError(
@@ -116,7 +116,7 @@ class CapturedMaps:
 
 
 class _Hook:
-    """A hook that only works on its own model: its copies and pickles do nothing."""
+    """A hook that works only on the model for which it was created. Copies and pickles of the hook do nothing."""
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
@@ -132,11 +132,11 @@ class _Hook:
 
 
 def _do_nothing(*args: Any) -> None:
-    """Do nothing: the callback of a copied hook."""
+    """Do nothing. Copied hooks call this function."""
 
 
 def remove_copied_hooks(model: nn.Module) -> None:
-    """Remove the hooks without effect that a copy of a hooked model has."""
+    """Remove the copied hooks, which have no effect, from a copy of a hooked model."""
     for module in model.modules():
         for table in (module._forward_pre_hooks, module._forward_hooks):
             for key in [k for k, hook in table.items() if isinstance(hook, _Hook) and hook.callback is _do_nothing]:
@@ -193,7 +193,7 @@ class FeatureMapCapture:
             layer.capture_marks += self._layer_mark
 
     def take_maps(self) -> CapturedMaps:
-        """Return the maps of the latest pass and drop them here."""
+        """Return the maps of the latest pass. This object then keeps no maps."""
         maps, self.maps = self.maps, CapturedMaps()
         return maps
 
@@ -265,6 +265,6 @@ def capture_maps(
 
 
 def is_weights_only(model: nn.Module) -> bool:
-    """Return whether the model has binary layers and none of them binarizes its input (1/32)."""
+    """Return whether the model has binary layers, but none of these layers binarizes its input (bits 1/32)."""
     layers = [layer for _, layer in iter_binary_layers(model)]
     return bool(layers) and all(layer.input_binarizer is None for layer in layers)

@@ -1,4 +1,4 @@
-"""Checks of the captured feature maps, which `Retention` runs once, at its first loss()."""
+"""Check the captured feature maps. `Retention` calls these functions once, at its first loss()."""
 
 from __future__ import annotations
 

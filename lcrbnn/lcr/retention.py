@@ -1,4 +1,4 @@
-"""`Retention`: the LCR loss of any network, added to a training loop in three lines."""
+"""`Retention` adds the LCR loss of any network to a training loop in three lines."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Retention(nn.Module):
         self.close()
 
     def __copy__(self) -> NoReturn:
-        """Raise InputError: a shallow copy would share its state and its hooks with the original."""
+        """Raise InputError, because a shallow copy would share its state and its hooks with the original."""
         raise InputError("a Retention can only be copied together with its network: copy.deepcopy((model, retention))")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -356,7 +356,7 @@ REFERENCES = {
 
 
 def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes: dict[str, Any]) -> LcrVariant:
-    """Return the variant with changed fields and weight."""
+    """Return the variant with the changed fields and the changed weight."""
     for old_name, new_name in _RENAMED_ARGUMENTS.items():
         if old_name in changes:
             raise InputError(f"Retention has no argument {old_name!r}; it is called {new_name!r} now")
@@ -371,12 +371,12 @@ def _build_variant(variant: str | LcrVariant, lcr_weight: float | None, changes:
 
 
 def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
-    """Return a floating-point tensor as `dtype`, and anything else unchanged."""
+    """Return a floating-point tensor as `dtype`, and any other value unchanged."""
     return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _is_fully_copied(module: nn.Module) -> bool:
-    """Return whether the copy of a network has all its submodules. They are missing while the copy is under way."""
+    """Return whether a copied network has all its submodules. Some are missing while the network is being copied."""
     children = vars(module).get("_modules")
     return children is not None and all(_is_fully_copied(child) for child in children.values() if child is not None)
 

@@ -1,4 +1,4 @@
-"""The LCR loss L_Lip as a pure function of the feature maps of a binary network and those of its reference."""
+"""Compute the LCR loss L_Lip as a pure function of the feature maps of a binary network and of its reference."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def compute_spectral_norms(pairs: Sequence[Pair], variant: LcrVariant, start_vec
 
 
 def _group_by_size(pairs: Sequence[Pair], variant: LcrVariant) -> list[list[int]]:
-    """Return lists of indices of pairs whose matrices have the same size and type."""
+    """Return lists of indices of pairs of maps. The matrices of the pairs in a list have the same size and type."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (front, back) in enumerate(pairs):
         channels = (front.shape[1], back.shape[1]) if variant.matrix == "per-sample" else ()

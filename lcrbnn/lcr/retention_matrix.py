@@ -178,7 +178,7 @@ def _row_lengths(flat_maps: Sequence[FlattenedMap]) -> Tensor:
 
 
 def _inverse_lengths(lengths: Tensor, flat_maps: Sequence[FlattenedMap]) -> Tensor:
-    """Return 1 / length, (b, n). It is 0 for rows without direction and for rows whose length overflows."""
+    """Return the reciprocal length of each row, (b, n), and 0 for rows of zeros and rows whose length overflows."""
     noise_lengths = [r.noise_length for r in flat_maps if r.noise_length is not None]
     has_direction = lengths > (torch.stack(noise_lengths) + _MIN_LENGTH if noise_lengths else _MIN_LENGTH)
     has_direction = has_direction & (lengths <= max_safe_length(lengths.dtype))
@@ -212,7 +212,7 @@ class MatrixStack(Protocol):
 
 @dataclass(frozen=True)
 class CrossGramStack:
-    """RM = G^T G with G = A_front^T A_back (Eq. 8, and Eq. 10 for a block)."""
+    """Retention matrices RM = G^T G with G = A_front^T A_back (Eq. 8, and Eq. 10 for a block)."""
 
     fronts: list[FlattenedMap]
     backs: list[FlattenedMap]
@@ -271,7 +271,7 @@ class CrossGramStack:
 
 @dataclass(frozen=True)
 class GramStack:
-    """RM = A_back^T A_back (Eq. 9)."""
+    """Retention matrices RM = A_back^T A_back (Eq. 9)."""
 
     backs: list[FlattenedMap]
     scales: Tensor | None  # reciprocal length 1 / |row| of each row, (b, n); None without normalization
@@ -327,7 +327,7 @@ def _index_or_none(vectors: Tensor | None, i: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class PerSampleStack:
-    """RM = R R^T for each sample, with R = front back^T / pixels (as in the official code)."""
+    """Retention matrices RM = R R^T of each sample, with R = front back^T / pixels (as in the official code)."""
 
     fronts: list[Tensor]  # front maps of all pairs, (n, c1, pixels) each
     backs: list[Tensor]  # back maps of all pairs, (n, c2, pixels) each

@@ -37,11 +37,11 @@ class SpectralNormalizer(WeightNormalizer):
             self.update(layer)
 
     def normalize_latent(self, weight: Tensor) -> Tensor:
-        """Return W divided by its norm. If the division comes after the sign, return W itself."""
+        """Return W divided by its norm, or W itself if the binary weight is divided instead."""
         return weight if self.after_sign else weight / self.norm(weight.flatten(1))
 
     def normalize_binary(self, weight: BinaryTensor) -> BinaryTensor:
-        """Return the binary weight. If the division comes after the sign, it is divided by its norm."""
+        """Return the binary weight divided by its norm, or unchanged if the latent weight is divided instead."""
         if not self.after_sign:
             return weight
         norm = self.norm(_flatten_binary_weight(weight))

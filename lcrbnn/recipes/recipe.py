@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """First line of the description."""
+        """Return the first line of the description."""
         return self.header[0] if self.header else ""
 
 

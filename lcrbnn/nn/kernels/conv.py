@@ -1,4 +1,4 @@
-"""A convolution that selects its implementation: torch, or a Triton kernel for few channels if that is faster."""
+"""Compute a convolution with torch, or with a Triton kernel for few channels if the kernel is faster."""
 
 from __future__ import annotations
 

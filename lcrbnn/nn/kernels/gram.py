@@ -1,4 +1,4 @@
-"""Gram matrices of feature maps: inner products of all pairs of samples in a batch, summed in float32."""
+"""Compute Gram matrices of feature maps, which are inner products of all pairs of samples in a batch, in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ABC-Net: weights and activations as sums of several binary bases (Lin, Zhao & Pan 2017)."""
+"""ABC-Net represents weights and activations as sums of several binary bases (Lin, Zhao & Pan 2017)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of binarization methods: binarizers of weights and activations, and `Method`, a row of METHODS."""
+"""Define the base classes of binarizers of weights and activations, and `Method`, a row of METHODS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BinaryTensor(NamedTuple):
     non_binary_reason: str = ""
 
     def split_bases(self) -> list[BinaryTensor]:
-        """Return one BinaryTensor per base of a weight. Only the first one has the offset."""
+        """Return one BinaryTensor per base of a weight. Only the first BinaryTensor has the offset."""
         if self.num_bases == 1:
             return [self]
         scales = [None] * self.num_bases if self.scale is None else list(self.scale)
@@ -115,7 +115,7 @@ class WeightBinarizer(Binarizer):
         """Set the height and width of the layer's output. Training calls this once, before the first forward pass."""
 
     def extra_loss(self, weight: Tensor) -> Tensor | None:
-        """Return the loss term of the method for this weight, a scalar with gradient. Return None if there is none."""
+        """Return the method's loss term for this weight, a scalar with gradient, or None if there is no such term."""
         return None
 
     def observe_input(self, x: Tensor, groups: int) -> None:
@@ -223,7 +223,7 @@ class Method:
 
     @property
     def supported_bit_widths(self) -> list[str]:
-        """Return all bit widths "weights/activations" that the method supports. The first is the default."""
+        """Return all bit widths "weights/activations" that the method supports. The first pair is the default."""
         return [f"1/{b}" for b in self.supported_activation_bits] + (["32/1"] if self.supports_real_weights else [])
 
     @property

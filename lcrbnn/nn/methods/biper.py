@@ -1,4 +1,4 @@
-"""BiPer: weights from a periodic function.
+"""BiPer takes the signs of a periodic function of the weights.
 
 The first stage uses its values, the second their signs (Vargas et al. 2024).
 """

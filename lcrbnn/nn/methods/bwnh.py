@@ -1,4 +1,4 @@
-"""BWNH: binary weights from a hash that preserves the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
+"""BWNH hashes weights to signs that preserve the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
 
 from __future__ import annotations
 

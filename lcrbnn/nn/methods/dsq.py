@@ -1,4 +1,4 @@
-"""DSQ: differentiable soft quantization, a learned tanh that approaches the sign (Gong et al. 2019)."""
+"""DSQ learns a tanh that approaches the sign: differentiable soft quantization (Gong et al. 2019)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HWGQ: 2-bit activations with the optimal levels for a half-wave Gaussian (Cai et al. 2017)."""
+"""HWGQ has 2-bit activations with the optimal levels for a half-wave Gaussian (Cai et al. 2017)."""
 
 from __future__ import annotations
 

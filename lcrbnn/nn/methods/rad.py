@@ -1,4 +1,4 @@
-"""RAD: plain signs, and a loss for the distribution of the activations (Ding et al. 2019, "BNN-DL")."""
+"""RAD has plain signs, and a loss for the distribution of the activations (Ding et al. 2019, "BNN-DL")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RBNN: once per epoch, the weights are rotated towards their signs (Lin et al. 2020)."""
+"""RBNN rotates the weights towards their signs once per epoch (Lin et al. 2020)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def most_square_factors(n: int) -> tuple[int, int]:
 
 
 def random_rotation(n: int) -> Tensor:
-    """Return a random orthogonal matrix with the uniform (Haar) distribution, from torch's random generator."""
+    """Return a random orthogonal matrix with the uniform (Haar) distribution, drawn with torch's default generator."""
     q, r = torch.linalg.qr(torch.randn(n, n))
     return q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""ReCU: weights with a large magnitude are clamped to a range in which their sign can still change (Xu et al. 2021)."""
+"""ReCU clamps large weights to a range in which the sign of a weight can still change (Xu et al. 2021)."""
 
 from __future__ import annotations
 

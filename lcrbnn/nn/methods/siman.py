@@ -1,4 +1,4 @@
-"""SiMaN: the larger half of the magnitudes of a filter becomes +1, the smaller half -1 (Lin et al. 2022)."""
+"""SiMaN sets the larger half of the magnitudes of a filter to +1, and the smaller half to -1 (Lin et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SLB: each weight is the mean of a distribution over -1 and +1 that becomes a sign in training (Yang et al. 2020)."""
+"""SLB uses as weight the mean of a distribution over -1 and +1, which becomes a sign in training (Yang et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MODELS: all networks of the package. The name of a network includes its block, activation and shortcut."""
+"""MODELS contains all networks of the package. A network's name includes its block, activation and shortcut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lcrbnn.nn.models.vgg import build_vgg_small
 
 @dataclass(frozen=True)
 class Model:
-    """A row of MODELS: the function that builds a network, and its default image size and number of classes."""
+    """A row of MODELS: the function that builds a network, its default image size and its default number of classes."""
 
     name: str
     summary: str

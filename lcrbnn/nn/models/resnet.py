@@ -1,4 +1,4 @@
-"""Build residual networks from a configuration: depths, widths, block, activation, shortcut, stem and head."""
+"""Build residual networks from a configuration of depths, widths, block, activation, shortcut, stem and head."""
 
 from __future__ import annotations
 

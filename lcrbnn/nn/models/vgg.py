@@ -1,4 +1,4 @@
-"""VGG-small: the network without skip connections in the CIFAR-10 tables. It pools before each batch norm."""
+"""VGG-small is the network without skip connections in the CIFAR-10 tables. It pools before each batch norm."""
 
 from __future__ import annotations
 
