@@ -1,4 +1,4 @@
-"""`lcrbnn attack`: accuracy of trained networks under adversarial attacks."""
+"""`lcrbnn attack` measures the accuracy of trained networks under adversarial attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lcrbnn cost`: parameters, stored bits and operations of networks."""
+"""`lcrbnn cost` counts parameters, stored bits and operations of networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = ("lcrbnn cost resnet20-double --method irnet", "lcrbnn cost runs/digi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the networks, their options and the output."""
+    """Add the arguments for the networks, their options and the output file."""
     parser.add_argument(
         "models",
         nargs="*",
@@ -137,7 +137,7 @@ def _build_model(name_or_run: str, args: argparse.Namespace) -> tuple[Any, str, 
 
 
 def _measure_bnn_file(model: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
-    """Return the size of the exported .bnn file and "", or None and why the network cannot be exported."""
+    """Return the bytes of the exported .bnn file and "", or None and the reason why there is no export."""
     import torch
 
     from lcrbnn.deploy.engine.bnn_file import write_model

@@ -1,4 +1,4 @@
-"""`lcrbnn data`: the list of data sets, and downloads."""
+"""`lcrbnn data` lists the data sets, and downloads data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = ("lcrbnn data", "lcrbnn data cifar10")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the data set and the data folder."""
+    """Add the arguments for the data set and the data folder."""
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="name of the data set to download (default: list all data sets)"
     )
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """List the data sets, or download one."""
+    """List the data sets, or download one data set."""
     if args.name is None:
         width = max(map(len, DATASETS))
         for row in DATASETS.values():

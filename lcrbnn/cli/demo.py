@@ -1,4 +1,4 @@
-"""`lcrbnn demo`: a small binary network on digits, with and without LCR."""
+"""`lcrbnn demo` trains a small binary network on digits, with and without LCR."""
 
 from __future__ import annotations
 

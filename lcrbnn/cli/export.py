@@ -1,4 +1,4 @@
-"""`lcrbnn export`: a network as a .bnn or .onnx file."""
+"""`lcrbnn export` writes a network as a .bnn or .onnx file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the file and print its size."""
+    """Write the file and print the size of the file."""
     from lcrbnn.deploy.export.export_model import export_model
     from lcrbnn.errors import check_output_file
 

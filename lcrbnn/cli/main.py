@@ -1,4 +1,4 @@
-"""The command line: one module per command, the list of commands, and exit codes."""
+"""The command line runs one module per command. This module has the list of commands and the exit codes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _ArgumentParser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return its exit code: 0 success, 1 failure, 2 invalid input, 128 + N after signal N."""
+    """Run one command. Return the exit code 0 (success), 1 (failure), 2 (invalid input), or 128 + N after signal N."""
     try:
         return _run_command(list(argv))
     except InputError as error:
@@ -132,7 +132,7 @@ def _open_closed_streams() -> None:
 
 
 def _escape_control_characters() -> None:
-    """Escape control characters in everything this process prints: results, errors, warnings, logs and tracebacks."""
+    """Escape control characters in everything that this process prints, including errors, warnings and tracebacks."""
     sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
     sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
     # Newer versions of Python print help and tracebacks in color. The color codes would be escaped.
@@ -140,7 +140,7 @@ def _escape_control_characters() -> None:
 
 
 def run() -> NoReturn:
-    """Run the command of sys.argv and leave the process with its exit code. Entry point of the console script."""
+    """Run the command of sys.argv and exit with its exit code. The console script calls this function."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal without ± must not stop the command
         if isinstance(stream, io.TextIOWrapper):

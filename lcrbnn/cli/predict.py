@@ -1,4 +1,4 @@
-"""`lcrbnn predict`: classes of images."""
+"""`lcrbnn predict` prints the most probable classes of images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print one line per image: its path, and the most probable classes with their probabilities."""
+    """Print one line per image with its path, and the most probable classes with their probabilities."""
     import numpy as np
 
     from lcrbnn.deploy.engine.reference import preprocess_pixels

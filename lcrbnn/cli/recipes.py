@@ -1,4 +1,4 @@
-"""`lcrbnn recipes`: the list of recipes, and the settings of one."""
+"""`lcrbnn recipes` lists the recipes, or prints the settings of one recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lcrbnn report`: one page about runs, from their records."""
+"""`lcrbnn report` writes a page about runs, from their records."""
 
 from __future__ import annotations
 

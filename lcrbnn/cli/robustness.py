@@ -1,4 +1,4 @@
-"""`lcrbnn robustness`: error of trained networks on corrupted test images."""
+"""`lcrbnn robustness` measures the error of trained networks on corrupted test images."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _record_file(path: Path, folder: Path | None) -> Path | None:
 
 
 def _describe_record_location(records: dict[str, Path | None], folder: Path | None) -> str:
-    """Return where the records are, as text."""
+    """Return a text that says where the records are."""
     if folder is not None:
         return str(folder)
     parts = [f"{RECORD_NAME} in the folder of each run"] if any(records.values()) else []

@@ -18,7 +18,7 @@ ArgumentContainer = argparse._ActionsContainer
 
 
 def add_device_option(container: ArgumentContainer) -> None:
-    """Add --device."""
+    """Add the option --device."""
     container.add_argument(
         "--device",
         default="auto",
@@ -28,7 +28,7 @@ def add_device_option(container: ArgumentContainer) -> None:
 
 
 def add_data_folder_option(container: ArgumentContainer) -> None:
-    """Add --data-folder."""
+    """Add the option --data-folder."""
     container.add_argument(
         "--data-folder",
         type=Path,
@@ -58,7 +58,7 @@ def add_worker_options(container: ArgumentContainer) -> None:
 
 
 def add_cache_option(container: ArgumentContainer) -> None:
-    """Add --cache-images."""
+    """Add the option --cache-images."""
     container.add_argument(
         "--cache-images",
         default="auto",
@@ -68,7 +68,7 @@ def add_cache_option(container: ArgumentContainer) -> None:
 
 
 def add_step_mode_option(container: ArgumentContainer) -> None:
-    """Add --step-mode."""
+    """Add the option --step-mode."""
     container.add_argument(
         "--step-mode",
         default="auto",
@@ -78,7 +78,7 @@ def add_step_mode_option(container: ArgumentContainer) -> None:
 
 
 def add_checkpoint_option(container: ArgumentContainer) -> None:
-    """Add --checkpoint-interval."""
+    """Add the option --checkpoint-interval."""
     container.add_argument(
         "--checkpoint-interval",
         type=float,
@@ -89,7 +89,7 @@ def add_checkpoint_option(container: ArgumentContainer) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return [0, 1, 2, 5] for "0-2,5"."""
+    """Return the seeds in a text, such as [0, 1, 2, 5] for "0-2,5"."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -1,4 +1,4 @@
-"""`lcrbnn study`: variants of a plan, trained with the same seeds and compared."""
+"""`lcrbnn study` trains the variants of a plan with the same seeds and compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lcrbnn train`: one training run, or one run per seed."""
+"""`lcrbnn train` trains one run, or one run per seed."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _train(args: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def _make_progress_factory(specs: dict[Path, TrainSpec], resume: bool, print_seeds: bool) -> ProgressFactory:
-    """Return a factory of the progress bar that first prints which runs start. It is called after all checks."""
+    """Return a function that prints which runs start and returns a progress bar. Training calls it after all checks."""
     from lcrbnn.runs.progress import ProgressBar
     from lcrbnn.runs.run_folder import RunFolder
 
@@ -164,7 +164,7 @@ def _make_progress_factory(specs: dict[Path, TrainSpec], resume: bool, print_see
 
 
 def _build_specs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, TrainSpec]:
-    """Return the requested runs: the spec of each by its folder."""
+    """Return a dictionary from the folder of each requested run to its training spec."""
     from lcrbnn.recipes.recipe import apply_lcr_default, find_recipe
     from lcrbnn.runs.run_folder import RunFolder
     from lcrbnn.train.setup.load import read_spec
@@ -227,7 +227,7 @@ def _check_lcr_strength(base: TrainSpec, given_settings: dict[str, Any], origin:
 
 
 def _list_seed_folders(path: Path) -> str:
-    """Return the first seed-N folders with a run, as text; "" if there are none."""
+    """Return the names of the first seed-N folders with a run as text, or "" if there are none."""
     from lcrbnn.runs.run_folder import RunFolder
 
     names = sorted(p.name for p in path.glob("seed-*") if RunFolder(p).exists()) if path.is_dir() else []
