@@ -1,4 +1,4 @@
-"""Read CIFAR-10 from its official files: the binary version, or the pickled one without running code in it."""
+"""Read CIFAR-10 from its official files. Of the pickled version, no code is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUM_SMALL_TRAIN_IMAGES = 20_000  # number of training images in the small versi
 
 
 class CifarLayout(NamedTuple):
-    """One layout of the official files: folder, MD5 of each file (test images last), and reading function."""
+    """One layout of the official files, with the folder, the MD5 of each file (test images last) and the reader."""
 
     folder: str
     files: dict[str, str]
@@ -128,7 +128,7 @@ def _make_split(images: np.ndarray, labels: np.ndarray, path: Path) -> Split:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickler that only creates NumPy arrays and plain Python values. Any other name raises UnpicklingError."""
+    """Unpickler that creates only NumPy arrays and plain Python values. Any other name raises UnpicklingError."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.replace("numpy._core", "numpy.core"), name) == ("numpy.core.multiarray", "_reconstruct"):

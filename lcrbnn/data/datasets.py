@@ -1,4 +1,4 @@
-"""DATASETS: the table of data sets that can be used for training."""
+"""DATASETS is the table of data sets that can be used for training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RowNumbers = TypeVar("RowNumbers", bound=Any)  # type variable: an integer array
 
 @dataclass(frozen=True)
 class DataSet:
-    """Description of a data set: its size, how its pixels are normalised, and how it is read from a folder."""
+    """Description of a data set, with its size, the normalisation of its pixels, and its reader."""
 
     name: str
     summary: str

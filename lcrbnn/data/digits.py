@@ -1,4 +1,4 @@
-"""The data set that the package contains: 1,797 handwritten digits of 8 x 8 pixels (UCI; see digits.txt)."""
+"""The package contains this data set of 1,797 handwritten digits with 8 x 8 pixels (UCI; see digits.txt)."""
 
 from __future__ import annotations
 

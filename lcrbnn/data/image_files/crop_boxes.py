@@ -1,4 +1,4 @@
-"""Crop boxes of the standard ImageNet protocol: random resized crops for training, centre crops for evaluation."""
+"""Crop boxes of the standard ImageNet protocol. Training has random resized crops, and evaluation has centre crops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CropBox(NamedTuple):
 
 
 def draw_crop_numbers(key: int, position: int) -> np.ndarray:
-    """Return the random numbers of one image. They depend only on the epoch's key and the position in its order."""
+    """Return the random numbers of one image. They depend only on the epoch's key and the image's position."""
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, position])).random(NUM_CROP_NUMBERS)
 
 
@@ -54,7 +54,7 @@ def _fallback_crop_box(width: int, height: int) -> CropBox:
 
 
 def compute_resized_size(width: int, height: int, crop_size: int, resize_ratio: float) -> tuple[int, int]:
-    """Return width and height of the resized image, whose shorter side is `resize_ratio * crop_size` (256 for 224)."""
+    """Return width and height of a resized image with the shorter side `resize_ratio * crop_size` (256 for 224)."""
     short_side = round(crop_size * resize_ratio)
     if width <= height:
         return short_side, max(short_side, short_side * height // width)
@@ -70,7 +70,7 @@ def center_crop_box(width: int, height: int, crop_size: int, resize_ratio: float
 
 
 def is_too_long(width: int, height: int) -> bool:
-    """Return whether an image is too long to be resized as a whole: a line of 100,000 pixels would take 20 GB."""
+    """Return whether an image is too long for a resize as a whole. A line of 100,000 pixels would take 20 GB."""
     return max(width, height) > LONG_ASPECT_RATIO * min(width, height)
 
 

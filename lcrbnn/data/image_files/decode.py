@@ -51,7 +51,7 @@ def open_image(content: bytes) -> Any:
 
 
 def read_orientation(image: Any) -> Any:
-    """Return the EXIF orientation, 1 if there is none. Raise BrokenImage if the EXIF data are damaged."""
+    """Return the EXIF orientation (1 if an image has none). Raise BrokenImage if the EXIF data are damaged."""
     try:
         return image.getexif().get(EXIF_ORIENTATION, 1)
     except MemoryError:

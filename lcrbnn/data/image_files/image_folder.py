@@ -51,7 +51,7 @@ class ImageFolder:
 
 
 def count_validation_images(num_train_images: int, max_validation_images: int) -> int:
-    """Return the number of validation images: at most `max_validation_images`, at most a tenth of the images."""
+    """Return the number of validation images, at most `max_validation_images` and a tenth of the images."""
     if num_train_images < 10:
         raise InputError(
             f"{num_train_images} training images are too few for a validation split; "
@@ -131,7 +131,7 @@ def find_folder_with_classes(
 
 
 def format_differing_names(names: Sequence[str], other_names: Sequence[str]) -> str:
-    """Return up to four names that only one of two lists contains, as text; empty if both have the same names."""
+    """Return up to four names that only one of two lists contains, as text. It is empty for equal lists."""
     return ", ".join(sorted(set(names) ^ set(other_names))[:4])
 
 

@@ -1,4 +1,4 @@
-"""Index of images: separate files, or members of zip and tar archives, which are read by offset without unpacking."""
+"""Index of images in separate files or in zip and tar archives. Images in archives are read without unpacking."""
 
 from __future__ import annotations
 

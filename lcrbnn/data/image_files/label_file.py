@@ -1,4 +1,4 @@
-"""Classes of validation images without class folders, from a label file that names each image and its class."""
+"""Read the classes of validation images without class folders from a label file, with one image per line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def find_label(parts: PathParts, location: ImageLocation, labels: dict[str, str]
 
 
 def _list_keys(parts: PathParts) -> tuple[str, ...]:
-    """Return the names that a label file can use for an image: path in val or file name, with or without extension."""
+    """Return the names of an image in a label file, as path in val or file name, with or without extension."""
     path_in_val = "/".join(parts[1:])
     return path_in_val, splitext(path_in_val)[0], parts[-1], splitext(parts[-1])[0]
 
@@ -88,7 +88,7 @@ def _parse_line(line: str, image_keys: set[str], classes: set[str]) -> tuple[str
 
 
 def _find_name_ends(line: str, image_keys: set[str]) -> Iterator[int]:
-    """Yield possible ends of the image name: the first tab, then the longest known names, then the first separator."""
+    """Yield possible ends of the image name, first a tab, then the longest known names, then the first separator."""
     ends = [match.start() for match in _SEPARATOR.finditer(line)]
     yield from [line.index("\t")] if "\t" in line else []
     yield from (end for end in reversed(ends) if line[:end] in image_keys)

@@ -1,4 +1,4 @@
-"""AUGMENTATIONS and normalisation. Both work on whole batches of tensors, on the device of the images."""
+"""AUGMENTATIONS and normalisation, which both work on whole batches of tensors, on the device of the images."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _after_crop_flip(operation: Callable[[Tensor, Tensor], Tensor], num_random_n
 
 
 def _make_augmix_views(images: Tensor, draws: AugmentationDraws) -> Tensor:
-    """Return three views of each image: its crop, and two AugMix mixtures of the crop."""
+    """Return three views of each image. The first view is its crop, the others are AugMix mixtures of the crop."""
     crops = crop_flip(images, draws)
     mixtures = augmix(crops.repeat(2, 1, 1, 1), torch.cat(draws.random_numbers.chunk(2, 1)))
     return torch.cat([crops.float(), mixtures])

@@ -1,4 +1,4 @@
-"""Batches of a split: their order and augmentation. `InMemoryBatches` holds all images in the memory of the device."""
+"""Choose the order and the augmentation of the batches of a split. `InMemoryBatches` holds all images on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy batches from the shared memory of the workers to a device. On a GPU, the previous step is computed meanwhile."""
+"""Copy batches from the workers' shared memory to a device. Meanwhile, a GPU computes the previous step."""
 
 from __future__ import annotations
 

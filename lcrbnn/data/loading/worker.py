@@ -1,4 +1,4 @@
-"""A data-loading worker process. It decodes and crops images and writes them into shared memory."""
+"""Data-loading worker process, which decodes and crops images and writes them into shared memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WorkChunk(NamedTuple):
 
 
 class WorkReply(NamedTuple):
-    """The result of a chunk: the reason for each broken image, by its position, or the failure of the worker."""
+    """The result of a chunk, which has the reason for each broken image by its position, or the worker's failure."""
 
     chunk_id: int
     broken_images: dict[int, str]

@@ -44,7 +44,7 @@ _WORKER_PROGRAM = (
 
 
 class BatchRequest(NamedTuple):
-    """The images of one batch: random crops that depend on `positions` if `crop_key` is set, else centre crops."""
+    """The images of a batch. They are cropped randomly by `positions` if `crop_key` is set, else at the centre."""
 
     image_index: ImageIndex
     crop_key: int | None = None
@@ -116,7 +116,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
+        """Return the process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
     def release(self, job: BatchJob) -> None:
