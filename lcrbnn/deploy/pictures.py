@@ -1,4 +1,4 @@
-"""Read a user's pictures, of any size and any mode that Pillow reads, as input pixels of a model."""
+"""Read a user's pictures as input pixels of a model. All sizes and all modes that Pillow reads are allowed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def find_pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _has_picture_name(path: Path) -> bool:
-    """Return whether the name is that of a picture; hidden files and files in hidden folders are not."""
+    """Return whether a name is that of a picture. Names of hidden files, or in hidden folders, are not."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 

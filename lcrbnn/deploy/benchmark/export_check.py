@@ -1,4 +1,4 @@
-"""Export a finished run and compare the engine with PyTorch on the same images: predictions and speed."""
+"""Export a finished run, and compare predictions and speed of the engine with those of PyTorch on the same images."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ExportCheck:
 
 
 def export_and_check(run: Path, path: Path) -> ExportCheck:
-    """Export a finished run and compare engine and PyTorch on its test images; labels are not used."""
+    """Export a finished run, and compare the engine with PyTorch on its test images. Labels are not used."""
     spec, net, _ = load_network(RunFolder(run))
     dataset = find_dataset(spec)
     write_model(path, export_model(net, dataset, f"{spec.model} {spec.method} {spec.dataset}"))

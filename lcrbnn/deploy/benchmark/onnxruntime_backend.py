@@ -1,4 +1,4 @@
-"""ONNX Runtime with float32 and with 8-bit models."""
+"""Run float32 models and 8-bit models with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_channels_first(images: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Disable warnings inside the context: the quantiser recommends a preprocessing that this model does not need."""
+    """Disable warnings inside the context. The quantizer recommends a preprocessing that the model does not need."""
     disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

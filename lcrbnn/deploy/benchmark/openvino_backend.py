@@ -1,4 +1,4 @@
-"""OpenVINO with float32 and 8-bit ONNX models, and with its own binary convolution."""
+"""Run float32 and 8-bit ONNX models with OpenVINO, and binary models with OpenVINO's own binary convolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CompiledModel:
     """An OpenVINO model compiled for one batch size and number of threads."""
 
     def __init__(self, model: BnnModel, threads: int, batch: int, kind: str, *, profile: bool = False) -> None:
-        """Build the graph, or read it from ONNX, and compile it; `profile` times its nodes."""
+        """Build the graph, or read it from ONNX, and compile it. If `profile` is set, the nodes are timed."""
         import openvino as ov
 
         core = ov.Core()
@@ -44,7 +44,7 @@ class CompiledModel:
         return self._request.infer([to_channels_first(images)])[0]
 
     def node_milliseconds(self) -> dict[str, float]:
-        """Return OpenVINO's own measurement of the last call: milliseconds per node type."""
+        """Return the milliseconds of each node type in the last call, as measured by OpenVINO."""
         milliseconds: dict[str, float] = {}
         for node in self._request.profiling_info:
             node_time = 1000 * node.real_time.total_seconds()
@@ -76,5 +76,5 @@ def _find_padded_shortcuts(model: BnnModel) -> list[str]:
 
 
 def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatch:
-    """Get ready to run batches of this size."""
+    """Return a function that runs batches of this size."""
     return CompiledModel(model, threads, batch, kind)

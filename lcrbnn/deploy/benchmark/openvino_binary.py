@@ -1,4 +1,4 @@
-"""Build OpenVINO graphs with its BinaryConvolution operator, which no ONNX model uses."""
+"""Build OpenVINO graphs with OpenVINO's operator BinaryConvolution, which no ONNX model uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WeightArrays = list[Any]  # arrays of weight bits; OpenVINO reads them without a
 
 
 def build_openvino_model(model: BnnModel, ov: Any, weight_arrays: WeightArrays, batch: int) -> Any:
-    """Return the OpenVINO model: input (batch, c, h, w), output (batch, classes); all shapes are fixed."""
+    """Return the OpenVINO model from (batch, c, h, w) to (batch, classes). All shapes are fixed."""
     import openvino.opset1 as opset
 
     h, w, c = model.shape

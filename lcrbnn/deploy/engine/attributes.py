@@ -1,4 +1,4 @@
-"""Kinds of attributes that a node can have (tensors, integers, numbers), and checks of single values."""
+"""Kinds of attributes of a node (tensors, integers, numbers), and checks of single values."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TensorAttribute:
 
 @dataclass(frozen=True)
 class IntegerAttribute:
-    """An attribute that holds an integer, or a list of `count` integers; a range of counts allows several lengths."""
+    """An attribute that holds an integer, or a list of `count` integers. A range of counts allows several lengths."""
 
     low: int
     high: int = MAX_DIMENSION
@@ -115,7 +115,7 @@ Attribute = TensorAttribute | IntegerAttribute | NumberAttribute
 
 
 def tensor_type(value: object) -> tuple[str, tuple[int, ...]] | None:
-    """Return type (f32, f16, i32 or bits) and shape of a tensor as stored in the file; None for anything else."""
+    """Return type (f32, f16, i32 or bits) and shape of a tensor in the file, and None for any other value."""
     if isinstance(value, PackedSigns):
         packed, n = value
         is_valid = isinstance(packed, np.ndarray) and packed.dtype == np.uint8 and is_integer(n, 1, 2**63)
@@ -133,7 +133,7 @@ def has_padding_bits(bits: PackedSigns) -> bool:
 
 
 def is_integer(value: object, low: int, high: int = MAX_DIMENSION) -> bool:
-    """Return whether a value is an integer within bounds; true and 1.0 are not integers."""
+    """Return whether a value is an integer within bounds. True and 1.0 are not integers."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -150,7 +150,7 @@ def check_float32(value: object, description: str, *, positive: bool) -> None:
 
 
 def check_text(value: object, description: str) -> None:
-    """Raise InputError unless the value is a text that UTF-8 can encode, without NUL, which ends a C string."""
+    """Raise InputError unless the value is a text that UTF-8 can encode. NUL, which ends a C string, is not allowed."""
     try:
         is_valid = isinstance(value, str) and value.encode() is not None and "\0" not in value
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ from lcrbnn import __version__
 
 
 class ModelOutput(NamedTuple):
-    """An output of a model: its name, and the index of its value (node i computes value i + 1)."""
+    """An output of a model, with its name and the index of its value (node i computes value i + 1)."""
 
     name: str
     value: int

@@ -1,4 +1,4 @@
-"""OPERATORS: one row per operator, with its attributes and output shape; infer_shapes checks a whole model."""
+"""OPERATORS has one row per operator, with its attributes and output shape. infer_shapes checks a whole model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Operator:
 
 
 def infer_shapes(model: BnnModel) -> list[Shape]:
-    """Return the shape of every value, the input first; raise InputError if the model is invalid."""
+    """Return the shape of every value, with the input as the first. Raise InputError if the model is invalid."""
     if not isinstance(model, BnnModel):
         raise InputError(
             f"a model must be a BnnModel, as export_model and read_model return; got {type(model).__name__}"
@@ -83,12 +83,12 @@ def infer_shapes(model: BnnModel) -> list[Shape]:
 
 
 def list_outputs(model: BnnModel) -> tuple[ModelOutput, ...]:
-    """Return the outputs of a model; a model without explicit outputs has its last value as the only one."""
+    """Return the outputs of a model. If it lists no outputs, its last value is the only output."""
     return tuple(model.outputs) or (ModelOutput("output", len(model.nodes)),)
 
 
 def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput:
-    """Return the only output of a model; raise InputError if it has several, or a feature map instead of a vector."""
+    """Return the only output of a model. Raise InputError if it has several outputs or a feature map as output."""
     outputs = list_outputs(model)
     if len(outputs) > 1:
         names = ", ".join(format_value(output.name) for output in outputs)
@@ -99,7 +99,7 @@ def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput
 
 
 def find_version_2_feature(model: BnnModel, shapes: Sequence[Shape]) -> str | None:
-    """Return the first part of a model that version 1 of the file format cannot store; None if there is none."""
+    """Return the first part of a model that version 1 of the file format cannot store, or None."""
     for index, node in enumerate(model.nodes):
         location = f"node {index} ({format_value(node.op)}, {format_value(node.name)})"
         if OPERATORS[node.op].version > 1:
@@ -163,7 +163,7 @@ def _check_header(model: BnnModel) -> None:
 
 
 def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[object, ...]]) -> Shape:
-    """Check a node and return the shape of its value; `checked_tensors` were already checked for earlier nodes."""
+    """Check a node and return the shape of its value. `checked_tensors` were checked for earlier nodes."""
     check_text(node.name, "the name")
     operator = lookup(OPERATORS, shorten_name(node.op), "op")
     check_known_names(map(shorten_name, node.attributes), operator.attributes, "key of this op")

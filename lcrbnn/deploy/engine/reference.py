@@ -47,7 +47,7 @@ def compute_outputs(model: BnnModel, images: np.ndarray) -> dict[str, np.ndarray
 
 
 def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
-    """Return every value, float32 (n, h, w, c), of a batch; the first is the preprocessed input itself."""
+    """Return every value of a batch, float32 (n, h, w, c). The first value is the preprocessed input itself."""
     infer_shapes(model)
     if images.dtype != np.float32 or images.ndim != 4 or images.shape[1:] != tuple(model.shape):
         raise InputError(
@@ -62,7 +62,7 @@ def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
 
 
 def compute_signs(node: Node, x: np.ndarray) -> np.ndarray:
-    """Return the signs of a bconv's input, int8 ±1: −1 below the threshold, +1 otherwise."""
+    """Return the signs of a bconv's input, int8, which are −1 below the threshold and +1 otherwise."""
     threshold = node.attributes["threshold"]
     if isinstance(threshold, str):  # the threshold "mean" is the mean over the whole feature map of an image
         threshold = x.mean(axis=(1, 2, 3), dtype=np.float64, keepdims=True).astype(np.float32)
@@ -93,7 +93,7 @@ def _conv(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def _scale_sums(attributes: Mapping[str, Any], sums: np.ndarray) -> np.ndarray:
-    """Return a · sums + b, or a · (spatial · sums) + b; each operation rounds to float32."""
+    """Return a · sums + b, or a · (spatial · sums) + b. Each operation rounds to float32."""
     if "spatial" in attributes:
         sums = attributes["spatial"] * sums
     return attributes["a"] * sums + attributes["b"]

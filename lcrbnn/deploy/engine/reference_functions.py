@@ -69,14 +69,14 @@ def tanh32(x: np.ndarray) -> np.ndarray:
 
 
 def gelu32(x: np.ndarray) -> np.ndarray:
-    """Return x · Φ(x), the GELU of torch with approximate="none"."""
+    """Return x · Φ(x), which is torch's GELU with approximate="none"."""
     t = _F(1) / (_F(1) + _F(0.3) * np.abs(x))
     tail = (_evaluate_polynomial(_NORMAL_COEFFICIENTS, t) * t) * exp32((x * x) * _F(-0.5))
     return np.where(x < 0, x * tail, x - x * tail)
 
 
 def gelu_tanh32(x: np.ndarray) -> np.ndarray:
-    """Return the GELU of torch with approximate="tanh"; 0.5 · (1 + tanh(u)) is the sigmoid of 2 · u."""
+    """Return torch's GELU with approximate="tanh". The factor 0.5 · (1 + tanh(u)) is the sigmoid of 2 · u."""
     doubled = _F(1.5957691) * (x + _F(0.044715) * ((x * x) * x))
     return x * sigmoid32(doubled)
 
@@ -116,7 +116,7 @@ def _expm1_polynomial(x: np.ndarray) -> np.ndarray:
 
 
 def _evaluate_polynomial(coefficients: Sequence[float], x: np.ndarray) -> np.ndarray:
-    """Return the polynomial by Horner's method; `coefficients` begin with the lowest power."""
+    """Return the polynomial, computed by Horner's method. `coefficients` begin with the lowest power."""
     result = np.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = result * x + _F(coefficient)

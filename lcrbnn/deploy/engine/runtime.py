@@ -30,7 +30,7 @@ class _ModelInfo(ctypes.Structure):
 
 
 class NodeInfo(NamedTuple):
-    """A node of a model: operator, name of its layer, output shape (h, w, c), and the kernel that computes it."""
+    """A node of a model, with operator, layer name, output shape (h, w, c) and kernel."""
 
     op: str
     name: str
@@ -52,7 +52,7 @@ def library_candidates() -> Iterator[Path]:
 
 
 def load_library() -> ctypes.CDLL:
-    """Return the loaded library; raise InputError with build instructions if there is none."""
+    """Return the loaded library. If there is no library, raise InputError with build instructions."""
     for path in library_candidates():
         if path.is_file():
             return _load_library_file(str(path.resolve()))
@@ -97,7 +97,7 @@ def _load_library_file(path: str) -> ctypes.CDLL:
 
 
 class _ModelHandle:
-    """A model of the library, freed with its last reference; each running call holds a reference."""
+    """A model of the library, which is freed with its last reference. Each running call holds a reference."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.pointer = library, ctypes.c_void_p()
@@ -162,7 +162,7 @@ class Engine:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernel of each node; "fused": computed in the loop of an earlier node, "view": no computation."""
+        """Return the kernel of each node. "fused" means part of an earlier node's loop, "view" means no computation."""
         return tuple(node.kernel for node in self.nodes)
 
     def run(self, images: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -181,21 +181,21 @@ class Engine:
         return logits
 
     def value(self, images: np.ndarray, node: int) -> np.ndarray:
-        """Return the value of a node, float32 (n, h, w, c). Slow, for tests."""
+        """Return the value of a node, float32 (n, h, w, c). This function is slow and only for tests."""
         return self._inspect("value", images, node, np.dtype(np.float32))
 
     def accumulators(self, images: np.ndarray, node: int) -> np.ndarray:
-        """Return the integer sums of a bconv, int32 (n, h, w, c). Slow, for tests."""
+        """Return the integer sums of a bconv, int32 (n, h, w, c). This function is slow and only for tests."""
         return self._inspect("accumulators", images, node, np.dtype(np.int32))
 
     def times(self, *, reset: bool = False) -> np.ndarray:
-        """Return seconds per image for each node, averaged over all runs since the last reset; fused nodes have 0."""
+        """Return seconds per image for each node, averaged over all runs since the last reset. Fused nodes have 0 s."""
         seconds, handle = np.zeros(len(self.nodes)), self._open_handle
         self._library.lcrbnn_times(handle.pointer, seconds.ctypes.data, int(reset))
         return seconds
 
     def close(self) -> None:
-        """Close the engine: later calls raise, and the model is freed as soon as the last running call ends."""
+        """Close the engine. Later calls raise InputError. The model is freed after the last running call."""
         self._handle = None
 
     def __enter__(self) -> Engine:
@@ -228,7 +228,7 @@ class Engine:
         return result
 
     def _check_images(self, images: np.ndarray, *, allow_pixels: bool) -> np.ndarray:
-        """Return the images as a contiguous array; raise InputError if type or shape is wrong."""
+        """Return the images as a contiguous array. Raise InputError if type or shape is wrong."""
         dtypes: tuple[Any, ...] = (np.float32, np.uint8) if allow_pixels else (np.float32,)
         or_uint8 = " or uint8" if allow_pixels else ""
         has_valid_dtype = isinstance(images, np.ndarray) and images.dtype in dtypes
@@ -252,7 +252,7 @@ class Engine:
         )
 
     def _call(self, subject: str, function: str, *arguments: Any) -> None:
-        """Call a library function that can fail; raise its error message as InputError or RunFailed."""
+        """Call a library function that can fail. Raise the function's error message as InputError or RunFailed."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         code = getattr(self._library, f"lcrbnn_{function}")(*arguments, message, _MESSAGE_BYTES)
         if code:

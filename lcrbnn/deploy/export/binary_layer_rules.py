@@ -29,7 +29,7 @@ def export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x:
 
 
 def export_binary_linear(builder: GraphBuilder, name: str, layer: BinaryLinear, x: Value) -> Value:
-    """Add the node of a binary linear layer: a convolution of one pixel."""
+    """Add the node of a binary linear layer, which is exported as a convolution of one pixel."""
     return _export_binary_layer(builder, name, layer, x, SlidingWindow((1, 1)), (1, 1, layer.out_features))
 
 
@@ -156,7 +156,7 @@ def _find_threshold(name: str, layer: BinaryLayer, x: Value) -> np.ndarray | str
 
 
 def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:
-    """Return the thresholds that a custom activation binarizer declares; raise InputError if it declares none."""
+    """Return the thresholds that a custom activation binarizer declares. If there are none, raise InputError."""
     assert layer.input_binarizer is not None
     class_name, thresholds = type(layer.input_binarizer).__name__, layer.input_binarizer.thresholds()
     if thresholds is None:

@@ -52,7 +52,7 @@ class SignMismatch(NamedTuple):
 
 @dataclass
 class LayerComparison:
-    """Result of a comparison layer by layer. `faults` must be empty; the caller judges the other differences."""
+    """Result of a comparison layer by layer. `faults` must be empty. The caller judges the other differences."""
 
     num_nodes: int = 0
     num_sums: int = 0  # number of compared integer sums
@@ -72,14 +72,14 @@ class PredictionMismatch(NamedTuple):
 
 
 def run_node_with_reference(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the value of a node by the reference implementation, and its integer sums if it is a bconv."""
+    """Return a node's value by the reference implementation, and the integer sums if the node is a bconv."""
     sums = reference.compute_accumulators(node, inputs[0]) if node.op == "bconv" else None
     with np.errstate(all="ignore"):
         return reference.OPERATOR_FUNCTIONS[node.op](node, *inputs), sums
 
 
 def run_node_with_engine(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the value of a node by the compiled engine, run as a model of its own; `add` uses the reference."""
+    """Return a node's value by the compiled engine, which runs it as a model. `add` uses the reference."""
     if len(inputs) > 1:
         return run_node_with_reference(node, inputs)
     (h, w, c), nodes = (
@@ -94,7 +94,7 @@ def run_node_with_engine(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.n
 
 
 def compare_layers(net: nn.Module, model: BnnModel, images: Tensor, run_node: RunNode) -> LayerComparison:
-    """Compare each layer, given PyTorch's own input, with PyTorch up to the next signs."""
+    """Compare each layer of the exported model with PyTorch up to the next signs. The inputs are those of PyTorch."""
     with record_activations(net) as recorded:
         logits = net(images)
     return compare_recorded_layers(recorded, logits, model, images, run_node)
@@ -155,7 +155,7 @@ def _compare_signs(
     depends_on_sums_only: bool,
     comparison: LayerComparison,
 ) -> None:
-    """Compare the signs that a layer takes of the model's value with PyTorch's."""
+    """Compare the signs that a layer takes of the exported model's value with PyTorch's signs."""
     mismatch = find_sign_mismatch(
         node, x, to_format_order(recorded.signs[source_module_name(node)], feature_order, x.shape)
     )
@@ -195,7 +195,7 @@ def _compare_sums(
 
 
 def find_sign_mismatch(node: Node, x: np.ndarray, torch_signs: np.ndarray) -> SignMismatch | None:
-    """Return how a layer's signs of x differ from PyTorch's; None if all are equal."""
+    """Return how a layer's signs of x differ from PyTorch's signs, or None if all signs are equal."""
     differs = reference.compute_signs(node, x) != torch_signs
     if not differs.any():
         return None
@@ -241,7 +241,7 @@ def trace_mismatches(
 def _find_first_sign_mismatch(
     engine: Engine, model: BnnModel, images: Tensor, recorded: RecordedActivations, index: int
 ) -> SignMismatch | None:
-    """Return the first layer with a differing sign for one image; all signs before it are equal."""
+    """Return the first layer with a differing sign for one image. All signs before this layer are equal."""
     image_array = to_channels_last(images[index : index + 1])
     feature_orders: list[np.ndarray | None] = [None]
     for node in model.nodes:

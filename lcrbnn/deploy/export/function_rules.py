@@ -1,4 +1,4 @@
-"""FUNCTIONS: one export rule per function or tensor method that a custom forward may call."""
+"""FUNCTIONS has one export rule per function or tensor method that a custom forward may call."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _export_divide(builder: GraphBuilder, name: str, input: Any, other: Any) -> 
 
 
 def _per_channel_numbers(name: str, x: Value, number: Any) -> tuple[np.ndarray, Callable[[Tensor], Any]]:
-    """Return a number (or one per channel) as one per channel of x, and a function that shapes it for PyTorch."""
+    """Return one number per channel of x, and a function that shapes such numbers for PyTorch."""
     channels = x.shape[2]
     if isinstance(number, int | float):
         return np.full(channels, float(number)), lambda v: number
@@ -158,7 +158,7 @@ def _check_same_layout(name: str, values: Sequence[Value]) -> None:
 
 
 def _export_concatenate(builder: GraphBuilder, name: str, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Concatenate channels: pad each map with zero channels, then add the padded maps."""
+    """Concatenate channels. Each map is padded with zero channels, then the padded maps are added."""
     if len(tensors) != len(find_values(tensors)) or any(v.is_flat for v in tensors) or dim not in (1, -3):
         raise ValueError("only maps can be concatenated, along their channels")
     if len({v.shape[:2] for v in tensors}) != 1:
@@ -211,7 +211,7 @@ def _export_attribute(builder: GraphBuilder, name: str, input: Value, attribute:
 
 
 def _export_item(builder: GraphBuilder, name: str, input: Value, index: Any) -> Value:
-    """Export x[:, :, ::s, ::s], every s-th pixel."""
+    """Export x[:, :, ::s, ::s], which selects every s-th pixel."""
     all_elements, step = (
         slice(None),
         index[-1].step if isinstance(index, tuple) and isinstance(index[-1], slice) else None,
@@ -229,7 +229,7 @@ def _export_item(builder: GraphBuilder, name: str, input: Value, index: Any) -> 
 def _export_pad(
     builder: GraphBuilder, name: str, input: Value, pad: Any, mode: str = "constant", value: float | None = None
 ) -> Value:
-    """Export padding with zero channels."""
+    """Export a padding with zero channels."""
     if input.is_flat or mode != "constant" or value not in (None, 0) or len(pad) != 6 or any(pad[:4]) or min(pad) < 0:
         raise ValueError("a map can only be padded with zero channels")
     return LAYER_RULES[PadChannels](builder, name, PadChannels.from_counts(pad[4], pad[5]), input)

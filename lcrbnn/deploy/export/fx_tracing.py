@@ -27,7 +27,7 @@ class ModuleExporter(Protocol):
 
 
 class _InplaceProxy(fx.Proxy):
-    """Proxy that records `x += y` separately from `x + y`; plain fx treats both alike."""
+    """Proxy that records `x += y` separately from `x + y`. The Proxy of fx treats both alike."""
 
     def __iadd__(self, value: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, value), {})
@@ -127,7 +127,7 @@ def trace_forward(
 
 
 def _find_overwritten_value(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
-    """Return the value that an in-place function overwrites: its first argument."""
+    """Return the value that an in-place function overwrites, which is the first argument of the function."""
     target = args[0] if args else kwargs.get("input")
     if not isinstance(target, Value):
         raise_export_error(name, f"it overwrites a {type(target).__name__}, which is not a map")

@@ -1,4 +1,4 @@
-"""Build a graph: nodes with their shapes, float64 parameters and the PyTorch functions that they replace."""
+"""Build a graph of nodes with shapes, float64 parameters and the PyTorch functions that the nodes replace."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Value:
 
     @property
     def shape(self) -> Shape:
-        """Height, width, channels."""
+        """Return height, width and number of channels."""
         return self.node.shape
 
     def reorder_features(self, numbers: np.ndarray) -> np.ndarray:
-        """Return per-feature numbers (last axis) reordered from PyTorch's order to the order of this value."""
+        """Return numbers per feature (last axis), reordered from PyTorch's order to the order of this value."""
         return numbers if self.feature_order is None else numbers[..., self.feature_order]
 
 
@@ -107,7 +107,7 @@ class SlidingWindow(NamedTuple):
 
 
 class GraphBuilder:
-    """A graph under construction: the nodes added so far, in order."""
+    """A graph under construction, with the nodes that were added so far, in order."""
 
     def __init__(self, shape: Shape) -> None:
         """Start with an input of this shape."""
@@ -123,7 +123,7 @@ class GraphBuilder:
         torch_function: TorchFunction | None = None,
         **attributes: Any,
     ) -> Value:
-        """Add a node and return its value; the default shape is that of the first input."""
+        """Add a node and return its value. The default shape is that of the first input."""
         values = [self.resolve(v, name) for v in ([inputs] if isinstance(inputs, Value) else inputs)]
         first = values[0] if values else self.input_value  # a constant has no inputs; for it, the model input is used
         node = NodeBuilder(
@@ -152,7 +152,7 @@ class GraphBuilder:
         return replace(new, tensor=overwritten.tensor)
 
     def resolve(self, value: Value, name: str) -> Value:
-        """Return the current content of a value for the layer `name`; raise InputError if it is unknown."""
+        """Return the current content of a value for the layer `name`. Raise InputError if the content is unknown."""
         if value.tensor.overwritten_by:
             raise_export_error(
                 name,
@@ -177,7 +177,7 @@ def raise_export_error(name: str, reason: str) -> NoReturn:
 
 
 def channels_first_index(shape: Shape) -> np.ndarray:
-    """Return for each number of a flattened map, (h, w, c), its index in PyTorch's order, (c, h, w)."""
+    """Return the index in PyTorch's order (c, h, w) of each number of a flattened map (h, w, c)."""
     h, w, c = shape
     return np.arange(c * h * w).reshape(c, h, w).transpose(1, 2, 0).reshape(-1)
 

@@ -1,4 +1,4 @@
-"""MODULE_RULES: one export rule per module type; the forward of any other module is traced."""
+"""MODULE_RULES has one export rule per module type. The forward of any other module is traced."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class WeightBase(NamedTuple):
 
 
 def has_several_levels(layer: BinaryLayer, weight: BinaryTensor) -> bool:
-    """Return whether a layer needs more than one binary product: `weight` is its binary weight."""
+    """Return whether a layer needs more than one binary product. `weight` is the layer's binary weight."""
     binarizer = layer.input_binarizer
     if weight.num_bases > 1 or weight.offset is not None or _is_ternary(weight):
         return True
@@ -84,7 +84,7 @@ def export_sum_of_products(
 
 
 class _Products:
-    """The parts of a layer that all of its products share."""
+    """The data that all products of a layer share."""
 
     def __init__(
         self,

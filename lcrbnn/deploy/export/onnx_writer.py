@@ -25,7 +25,7 @@ IR_VERSION = 9  # IR version of the ONNX file, which is low enough for older run
 
 
 class OnnxGraph:
-    """An ONNX graph under construction: nodes and constants with unique names."""
+    """An ONNX graph under construction. Its nodes and constants have unique names."""
 
     def __init__(self, onnx: Any) -> None:
         """Store the onnx package."""
@@ -88,7 +88,7 @@ def to_onnx(model: BnnModel) -> bytes:
 
 
 def write_onnx(path: Path | str, model: BnnModel) -> None:
-    """Write the ONNX file of a model atomically; create its folder if it does not exist."""
+    """Write the ONNX file of a model atomically. Create the folder of the file if it does not exist."""
     path, data = check_file_path(path), to_onnx(model)
     make_parent_folder(path)
     write_atomic(path, [data])

@@ -1,4 +1,4 @@
-"""SIGN_RULES: the thresholds with which each method takes the sign of an activation, one row per method."""
+"""SIGN_RULES has one row per method, with the thresholds at which the method takes the sign of an activation."""
 
 from __future__ import annotations
 
