@@ -98,7 +98,7 @@ def single_thread() -> Iterator[None]:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit random seed for one purpose, such as derive_seed(0, "order", epoch)."""
+    """Return a 63-bit random seed for one purpose. An example is derive_seed(0, "order", epoch)."""
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

@@ -86,7 +86,7 @@ def check_name_list(value: Any, argument: str) -> list[str]:
 
 
 def check_number(value: Any, name: str, *, low: float, high: float = math.inf, integer: bool = False) -> None:
-    """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole number with `integer`."""
+    """Raise InputError unless `value` is a finite number (with `integer`, a whole number) from `low` to `high`."""
     number_type = Integral if integer else Real
     is_too_large = not integer and isinstance(value, Real) and MAX_NUMBER < _to_float(value) <= high
     has_type = not isinstance(value, bool) and isinstance(value, number_type)
@@ -112,7 +112,7 @@ def _to_float(value: Any) -> float:
 # ----------------------------------------------------------------------------------------------------------------------
 # Output files and folders.
 def check_output_file(path: Path, description: str) -> None:
-    """Raise InputError unless this file can be written. Its folders may be missing and be created later."""
+    """Raise InputError unless this file can be written. Missing parent folders are allowed."""
     _check_name_lengths(path, description, [*path.parts[:-1], path.name + PART_SUFFIX])
     try:
         if path.is_dir():
@@ -125,7 +125,7 @@ def check_output_file(path: Path, description: str) -> None:
 
 
 def check_output_folder(path: Path, description: str) -> None:
-    """Raise InputError unless files can be written into this folder, which may be missing and be created later."""
+    """Raise InputError unless files can be written into this folder. A missing folder is allowed."""
     _check_name_lengths(path, description, path.parts)
     try:
         if os.path.lexists(path) and not path.is_dir():

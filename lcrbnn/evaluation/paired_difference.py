@@ -1,4 +1,4 @@
-"""Paired comparison of runs: mean difference, 95 % confidence interval, smallest detectable difference."""
+"""Compare runs in pairs, and compute mean difference, 95 % confidence interval and smallest detectable difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of runs that are compared seed by seed: find the runs, measure them, and render the table of results."""
+"""Find groups of runs that are compared seed by seed, measure the runs, and render the table of results."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def student_t_tail(t: float, degrees_of_freedom: float) -> float:
-    """Return P(T > t) for t >= 0: half of the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
+    """Return P(T > t) for t >= 0, half of the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
     x = degrees_of_freedom / (degrees_of_freedom + t * t)
     return _incomplete_beta(degrees_of_freedom / 2, 0.5, x) / 2
 

@@ -151,7 +151,7 @@ def _charts_folder_name(path: Path) -> str:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write all files of a report. The report itself is written last. So every chart to which it links exists."""
+    """Write all files of a report. The report itself is written last, so every chart to which it links exists."""
     files: dict[Path, bytes] = {}
     if path.suffix == ".md":
         text, charts = render_markdown(report, _charts_folder_name(path))

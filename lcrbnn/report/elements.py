@@ -14,7 +14,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Axis:
-    """Label of an axis with its unit. The axis covers all plotted numbers and the `included_values`."""
+    """The label of an axis with its unit. The axis covers all plotted numbers and the `included_values`."""
 
     label: str
     included_values: tuple[float, ...] = ()
@@ -22,7 +22,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class LineSeries:
-    """A curve with an optional band from the smallest to the largest value of the runs."""
+    """A curve, with an optional band from the smallest to the largest value of the runs."""
 
     name: str
     group_index: int

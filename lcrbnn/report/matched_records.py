@@ -36,7 +36,7 @@ class RobustnessResult(NamedTuple):
 
 
 class AttackResult(NamedTuple):
-    """Accuracy under attack in percent, by radius of the attack (eps)."""
+    """Accuracy under attack in percent, by eps, the radius of the attack."""
 
     num_images: int
     clean_accuracy: float
@@ -61,7 +61,7 @@ class AnalysisResult(NamedTuple):
 
 
 class WeightDistribution(NamedTuple):
-    """Distribution of a layer's latent weights: the standard deviation and, if recorded, the histogram as a density."""
+    """Standard deviation of a layer's latent weights and, if recorded, their histogram as a density."""
 
     std: float
     low: float = 0.0
@@ -160,7 +160,7 @@ def _drop_missing(values: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RecordKind:
-    """A kind of record that belongs to a checkpoint: how it is parsed and which command creates it."""
+    """A kind of record that belongs to a checkpoint, with its parser and the command that creates such records."""
 
     parse: Callable[[dict[str, Any], dict[str, Any]], Any]
     command: str
@@ -257,7 +257,7 @@ def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> No
 
 
 def measurement_getter(kind: str, get_value: Callable[[Any], T | None]) -> Callable[[ReportRun], T | None]:
-    """Return a function that takes a value from a run's measurement of this kind. It returns None if there is none."""
+    """Return a function that reads a value from a run's measurement of this kind, or returns None without one."""
     return lambda run: get_value(run.measurements[kind]) if kind in run.measurements else None
 
 

@@ -1,4 +1,4 @@
-"""Compare the numbers of several groups: means with intervals, and differences that are paired by seed."""
+"""Compare numbers of several groups by means with intervals, and by differences that are paired by seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAR_EXPLANATION = "* marks a difference whose interval excludes 0."
 
 
 class Measure(NamedTuple):
-    """A number that each run has. It states the row title and the number format."""
+    """A number that each run has, with a row title and a number format."""
 
     title: str
     get_value: Callable[[ReportRun], float | None]
@@ -27,7 +27,7 @@ class Measure(NamedTuple):
 
 
 def make_mean_dot(values: ValuesBySeed) -> Dot | None:
-    """Return the mean and its 95 % interval as a dot. A single value has no interval. Without values, return None."""
+    """Return the mean and its 95 % interval as a dot, or None without values. A single value has no interval."""
     if not values:
         return None
     numbers = list(values.values())

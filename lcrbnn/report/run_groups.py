@@ -58,11 +58,11 @@ class RunGroup:
 
     @property
     def spec(self) -> TrainSpec:
-        """Settings of the first run."""
+        """Return the settings of the first run."""
         return next(iter(self.runs.values())).spec
 
     def values_by_seed(self, get_value: Callable[[ReportRun], T | None]) -> dict[int, T]:
-        """Return one value per seed. Runs for which `get_value` returns None are left out."""
+        """Return a dictionary from a seed to a value. Runs for which `get_value` returns None are left out."""
         values = {seed: get_value(run) for seed, run in self.runs.items()}
         return {seed: value for seed, value in values.items() if value is not None}
 

@@ -28,7 +28,7 @@ _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPE_CODES.items()}
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint file: arrays by name, and `facts`, which are plain JSON values."""
+    """The content of a checkpoint file, with `arrays` by name and `facts`, which are plain JSON values."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]

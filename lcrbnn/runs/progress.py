@@ -22,7 +22,7 @@ MARK_SPACING_FRACTION = 1 / 64
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as text: "8 s", "3 min 20 s", "2 h 05 min"."""
+    """Return a duration as text, such as "8 s", "3 min 20 s" or "2 h 05 min"."""
     rounded = round(seconds)
     if rounded < 60:
         return f"{rounded} s"

@@ -1,4 +1,4 @@
-"""Records: settings, environment and results of one measurement. A record is a JSON file that is written atomically."""
+"""Records contain settings, environment and results of one measurement. A record is a JSON file, written atomically."""
 
 from __future__ import annotations
 

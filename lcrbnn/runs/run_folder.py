@@ -1,4 +1,4 @@
-"""The folder of a run: spec.json, log.jsonl, checkpoints/, record.json. Only one process at a time can write to it."""
+"""A run folder has spec.json, log.jsonl, checkpoints/ and record.json. Only one process at a time can write to it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class RunFolder:
             write_atomic(self.fault_file, [(json.dumps(details, indent=1) + "\n").encode()])
 
     def write_broken_images(self, images: dict[str, str]) -> None:
-        """Write the names of the skipped images and the reasons. If the run is resumed, it skips the same images."""
+        """Write the names of the skipped images and the reasons. A resumed run skips the same images."""
         write_atomic(self.broken_images_file, [(json.dumps(images, indent=1) + "\n").encode()])
 
     def read_broken_images(self) -> dict[str, str] | None:

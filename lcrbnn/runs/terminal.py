@@ -1,4 +1,4 @@
-"""Safe text for a terminal: control characters in file names, other names and options are escaped."""
+"""Print safely to a terminal. Control characters in names, paths and options are escaped."""
 
 from __future__ import annotations
 

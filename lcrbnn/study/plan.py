@@ -1,4 +1,4 @@
-"""Study plans: the variants of one recipe are trained with the same seeds and compared with a baseline variant."""
+"""A study plan lists variants of one recipe, which are trained with the same seeds and compared with a baseline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAN_KEYS = (*REQUIRED_KEYS, "settings")
 
 
 class StudyPart(NamedTuple):
-    """The part of a study that one process trains: every `total`-th variant from number `number` on, and some seeds."""
+    """The part of a study that one process trains: some seeds of every `total`-th variant from number `number` on."""
 
     number: int
     total: int
@@ -78,7 +78,7 @@ class StudyRun(NamedTuple):
 
     @property
     def relative_path(self) -> str:
-        """Folder of the run, relative to the folder of the study (or of all studies)."""
+        """Return the folder of the run, relative to the folder of the study (or of all studies)."""
         return f"{self.study}/{self.variant}/seed-{self.seed}".removeprefix("/")
 
 
@@ -101,7 +101,7 @@ class StudyPlan:
 
     @property
     def name(self) -> str:
-        """Name of the plan: the name of its file without .toml."""
+        """Return the name of the plan, which is the name of the plan file without .toml."""
         return self.path.stem
 
     def list_runs(self, part: StudyPart = WHOLE_STUDY) -> list[StudyRun]:

@@ -1,4 +1,4 @@
-"""The measurements of `lcrbnn analyze`: norms, Lipschitz bounds, sensitivity, sign flips, ratios, correlations."""
+"""Measure what `lcrbnn analyze` prints, such as norms, Lipschitz bounds, sensitivity, sign flips and correlations."""
 
 from __future__ import annotations
 

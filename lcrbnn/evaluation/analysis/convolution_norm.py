@@ -50,7 +50,7 @@ class Convolution:
     is_circular: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply the map: (n, in, h, w) -> (n, out, h', w')."""
+        """Apply the linear map to (n, in, h, w), which gives (n, out, h', w')."""
         x = F.pad(x, self.padding, mode="circular" if self.is_circular else "constant")
         return self.gain * F.conv2d(x, self.kernel, None, self.stride, 0, self.dilation, self.groups)
 

@@ -81,7 +81,7 @@ class Cost:
 
     @property
     def ops_all(self) -> float:
-        """Return OPs of the whole network, including element-wise operations."""
+        """Return the OPs of the whole network, including element-wise operations."""
         return self.flops + self.bit_operations / BINARY_OPS_PER_OP
 
 
@@ -213,7 +213,7 @@ def _kind_and_bits(layer: nn.Module) -> tuple[str, int]:
 
 
 def _offset_taps(layer: nn.Module) -> int:
-    """Return the multiply-accumulates for an offset of the weights, which needs one filter of ones per group."""
+    """Return the number of multiply-accumulates for an offset of the weights, which adds a filter of ones per group."""
     if not isinstance(layer, BinaryLayer) or layer.binarize_weight().offset is None:
         return 0
     return layer.weight[0].numel() * getattr(layer, "groups", 1)
@@ -226,6 +226,6 @@ def _count_training_only(model: nn.Module) -> int:
 
 
 def _count_running_statistics(model: nn.Module) -> int:
-    """Return the number of running means and variances. They are stored but are not parameters."""
+    """Return the number of running means and variances, which are stored but are not parameters."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     return sum(s.numel() for m in norms for s in (m.running_mean, m.running_var) if s is not None)

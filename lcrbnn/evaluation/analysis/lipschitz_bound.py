@@ -82,7 +82,7 @@ NamedModule = tuple[str, nn.Module]
 
 
 class _BoundCalculator:
-    """Multiplies the bounds of the modules of a network, and stores the norm of each layer."""
+    """Calculator that multiplies the bounds of the modules of a network, and stores the norm of each layer."""
 
     def __init__(self, input_shapes: dict[str, torch.Size]) -> None:
         self.input_shapes = input_shapes
@@ -184,7 +184,7 @@ def _bound_batch_norm(calculator: _BoundCalculator, name: str, module: Any) -> f
 
 
 def _windows_per_pixel(pool: nn.MaxPool2d) -> int:
-    """Return in how many pooling windows a pixel can be, along one axis."""
+    """Return the maximum number of pooling windows that contain a pixel, along one axis."""
     size, stride = pool.kernel_size, pool.stride
     assert isinstance(size, int)
     assert isinstance(stride, int)

@@ -1,4 +1,4 @@
-"""Retention ratio of each layer as in the paper, and a test of the paper's assumption that images are independent."""
+"""Measure the retention ratio of each layer as in the paper, and test the assumption that images are independent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}
 
 @torch.no_grad()
 def measure_retention_ratios(model: Network, images: Tensor) -> dict[str, dict[str, float]] | None:
-    """Return sigma_1(RM_B) / sigma_1(RM_F) by layer and normalization, in eval mode. A real network gives None."""
+    """Return sigma_1(RM_B) / sigma_1(RM_F) by layer and normalization, in eval mode, or None for real networks."""
     ratios_by_layer: dict[str, dict[str, float]] = {}
     if not any(iter_binary_layers(model)):
         return None

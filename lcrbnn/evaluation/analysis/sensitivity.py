@@ -1,4 +1,4 @@
-"""Sensitivity to noise: how much the output changes, and which fraction of signs flips in each layer."""
+"""Measure the sensitivity to noise, which is the change of the output, and the fraction of flipped signs per layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""APGD: PGD with an adaptive step size (Croce and Hein 2020, Algorithm 1), for any loss."""
+"""APGD is PGD with an adaptive step size (Croce and Hein 2020, Algorithm 1), for any loss."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
 
 
 def _next_point(state: _SearchState, ball: LinfBall, *, is_first: bool) -> Tensor:
-    """Return the next point: a step along the sign of the gradient. Except in the first step, momentum is added."""
+    """Return the next point, one step along the gradient's sign. All steps except the first also have momentum."""
     gradient_step = ball.project(state.x + state.step_size[:, None, None, None] * state.gradient.sign())
     if is_first:
         return gradient_step

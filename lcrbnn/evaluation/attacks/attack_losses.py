@@ -1,4 +1,4 @@
-"""Losses that attacks maximize. Each returns one number per image, computed from logits and labels."""
+"""Losses that attacks maximize. Each loss returns one number per image, computed from logits and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATTACKS: all attacks, from the weakest to the strongest. The last one, Square, uses no gradients."""
+"""ATTACKS contains all attacks, from the weakest to the strongest. The last attack, Square, uses no gradients."""
 
 from __future__ import annotations
 

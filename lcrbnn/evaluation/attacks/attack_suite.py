@@ -1,4 +1,4 @@
-"""Run all attacks on some images: accuracy under each attack and under all of them, detection of masked gradients."""
+"""Run all attacks on some images, measure the accuracy under one and under all attacks, detect masked gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on a trained network: selection of attacks, settings, and figures for the record."""
+"""Run attacks on a trained network: select the attacks, choose the settings, and collect the numbers for the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Square attack: random search with squares, without gradients (Andriushchenko et al. 2020, Linf)."""
+"""The Square attack is a random search with squares, without gradients (Andriushchenko et al. 2020, Linf)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threat model: how much an attack may change a pixel, and how it can use the network."""
+"""The threat model defines how much an attack may change a pixel, and how an attack can use the network."""
 
 from __future__ import annotations
 

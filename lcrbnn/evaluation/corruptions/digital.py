@@ -1,4 +1,4 @@
-"""Digital corruptions: contrast, elastic deformation, pixelation, JPEG compression, saturation."""
+"""Digital corruptions, which are contrast, elastic deformation, pixelation, JPEG compression and saturation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contrast(images: Tensor, factor: float) -> Tensor:
 
 
 def saturate(images: Tensor, parameters: tuple[float, float]) -> Tensor:
-    """Return images with another saturation: it is multiplied by a factor, and an offset is added."""
+    """Return images with another saturation, which is multiplied by a factor and increased by an offset."""
     factor, offset = parameters
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, (saturation * factor + offset).clamp(0, 1), value))
@@ -79,7 +79,7 @@ def pixelate(images: Tensor, scale: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def box_matrix(old_side: int, new_side: int) -> np.ndarray:
-    """Return the integer weights (new_side, old_side) of Pillow's box filter. 2^PILLOW_FRACTION_BITS means weight 1."""
+    """Return the integer weights (new_side, old_side) of Pillow's box filter, in units of 2^-PILLOW_FRACTION_BITS."""
     scale = old_side / new_side
     box_width = max(scale, 1.0)
     matrix = np.zeros((new_side, old_side))

@@ -1,4 +1,4 @@
-"""The photos for the corruption "frost": they are downloaded, read, resized and cropped here."""
+"""Download, read, resize and crop the photos for the corruption "frost"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spatter corruption: drops of water with bright rims, or mud."""
+"""The spatter corruption adds drops of water with bright rims, or mud."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _compute_shine(liquid: Tensor, amount: float) -> Tensor:
 
 
 def canny_edges(level: Tensor) -> Tensor:
-    """Return the Canny edges of uint8 images (n, h, w) as bool. They equal those of OpenCV."""
+    """Return the Canny edges of uint8 images (n, h, w) as bool. The edges equal those of OpenCV."""
     h, w = level.shape[-2:]
     padded_level = pad_image(level.int(), 1, nearest_index)
 

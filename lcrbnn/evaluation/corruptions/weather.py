@@ -1,4 +1,4 @@
-"""Weather corruptions: snow, frost, fog, and brightness."""
+"""Weather corruptions, which are snow, frost, fog and brightness."""
 
 from __future__ import annotations
 
@@ -129,6 +129,6 @@ def plasma_fractal(draws: list[Tensor], decay: float) -> Tensor:
 
 
 def brightness(images: Tensor, offset: float) -> Tensor:
-    """Return images that are brighter: an offset is added to their V channel in HSV."""
+    """Return brighter images, with an offset added to the V channel of HSV."""
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, saturation, (value + offset).clamp(0, 1)))

@@ -1,4 +1,4 @@
-"""Sources of corrupted images: generated from the test split, or read from a folder with CIFAR-10-C or ImageNet-C."""
+"""Sources of corrupted images, which are generated from the test split, or read from CIFAR-10-C or ImageNet-C."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CorruptedSet(Protocol):
 
 
 class GeneratedSet:
-    """Images of the test split, corrupted by this package."""
+    """Images of the test split, which this package corrupts."""
 
     name = "regenerated"
 

@@ -1,4 +1,4 @@
-"""Errors of networks on corrupted images. Each batch is corrupted once, then all networks evaluate it."""
+"""Measure the errors of networks on corrupted images. Each batch is corrupted once, then all networks evaluate it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CORRUPTION_SEVERITY_PAIRS = [(name, severity) for name in CORRUPTIONS for severi
 
 @dataclass(frozen=True)
 class RobustnessSettings:
-    """Settings of a measurement: which images, corruptions and classifier heads are used."""
+    """Settings of a measurement, which select images, corruptions and classifier heads."""
 
     num_images: int | None = None  # number of test images; None = all test images
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
@@ -146,7 +146,7 @@ def _build_record_settings(
 
 
 class _Measurement:
-    """Measures the corruptions that are missing. A progress bar counts the batches."""
+    """Measurement of the missing corruptions. A progress bar counts the batches."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Errors of one network on corrupted images, and the record of them. The record is written after each corruption."""
+"""Measure the errors of one network on corrupted images. After each corruption, the errors are written to a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear evaluation: the network is frozen except for its last layer, which is fitted again to training images."""
+"""Linear evaluation freezes a network except for its last layer, which is fitted again to training images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means of the errors under corruption, and the mean corruption error (mCE), which is relative to AlexNet."""
+"""Compute means of the errors under corruption, and the mean corruption error (mCE), which is relative to AlexNet."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compute_mean_error(
 
 
 def compute_mce(errors: ErrorsByCorruption) -> float:
-    """Return the mean corruption error in percent: the ratio to AlexNet's error, averaged over the 15 corruptions."""
+    """Return the mean corruption error in percent, the ratio to AlexNet's error averaged over the 15 corruptions."""
     return statistics.fmean(statistics.fmean(errors[name]) / ALEXNET_ERRORS[name] for name in MAIN_CORRUPTIONS)
 
 

@@ -36,7 +36,7 @@ def escape_label(text: str) -> str:
 
 
 def parse_figure_format(path: Path) -> str:
-    """Return the file type from the suffix of a file name: png, svg or pdf. Raise InputError for any other suffix."""
+    """Return the file type of a file name (png, svg or pdf). Raise InputError for any other suffix."""
     file_format = path.suffix.lstrip(".")
     if file_format not in ("png", "svg", "pdf"):
         raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")

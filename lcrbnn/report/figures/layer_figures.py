@@ -1,4 +1,4 @@
-"""Draw figures like the paper's Figures 2 and 3: latent weights per layer, and correlations of feature maps."""
+"""Draw figures like the paper's Figures 2 and 3, with latent weights per layer and correlations of feature maps."""
 
 from __future__ import annotations
 

@@ -40,17 +40,17 @@ class CurveGroup:
 
     @property
     def lcr_variant(self) -> LcrVariant:
-        """The LCR variant that defines the ratios."""
+        """Return the LCR variant that defines the ratios."""
         return build_lcr_variant(self.spec)
 
     @property
     def num_ratios(self) -> int:
-        """Number of ratios per log line. It is 0 if no ratios were measured."""
+        """Return the number of ratios per log line, or 0 if no ratios were measured."""
         return max(len(line["sigma_ratios"] or ()) for lines in self.logs for line in lines)
 
     @property
     def largest_ratio(self) -> float:
-        """The largest of all ratios. It is 0 if no ratios were measured."""
+        """Return the largest of all ratios, or 0 if no ratios were measured."""
         return max(
             (ratio for lines in self.logs for line in lines for ratio in line["sigma_ratios"] or ()), default=0.0
         )
@@ -195,7 +195,7 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
 
 
 def _find_common_granularity(groups: Sequence[CurveGroup]) -> str:
-    """Return the common granularity: block, layer or stage. Raise InputError if the groups cannot be compared."""
+    """Return the granularity of all groups (block, layer or stage). Raise InputError if the groups differ."""
     measured = [group for group in groups if group.num_ratios]
     for group in measured:
         for setting in ("dataset", "model"):
@@ -213,7 +213,7 @@ def _check_equal(setting: str, values: dict[str, str]) -> None:
 
 
 def _make_label(group: CurveGroup, first_group: CurveGroup) -> str:
-    """Return the label of a group: its name and the ratio settings that differ from the first group."""
+    """Return the label of a group: the name, and the ratio settings in which the group differs from the first group."""
     settings, first_settings = asdict(group.lcr_variant), asdict(first_group.lcr_variant)
     differences = [f"{name}={settings[name]}" for name in RATIO_SETTINGS if settings[name] != first_settings[name]]
     return group.name + (f" (ratios: {', '.join(differences)})" if differences and group.num_ratios else "")

@@ -1,4 +1,4 @@
-"""Two sections of a report: size and operations of each network, and the list of source files."""
+"""Two sections of a report, about the size and operations of each network, and about the source files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _format_count(value: Any) -> str:
 def build_sources_section(
     groups: Sequence[RunGroup], records: Sequence[RecordFile], report_folder: Path
 ) -> list[Element]:
-    """Return a table of the source files of each run. They are linked with paths relative to the report."""
+    """Return a table of the source files of each run. Links to these files are relative to the report."""
     rows: list[tuple[str | Link, ...]] = []
     for group in groups:
         for seed, run in group.runs.items():

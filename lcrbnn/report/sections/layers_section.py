@@ -1,4 +1,4 @@
-"""Sections of a report with one row per layer: operator norms, sensitivity, map correlations, latent weights."""
+"""Sections of a report with one row per layer, about norms, sensitivity, map correlations and latent weights."""
 
 from __future__ import annotations
 
