@@ -206,7 +206,7 @@ def _build_specs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, TrainSpec
 
 
 def _check_folder_layout(path: Path, several_seeds: bool) -> None:
-    """Raise InputError if a folder of one run gets several seeds, or the other way round."""
+    """Raise InputError if several seeds would use the folder of one run, or one run a folder of several seeds."""
     from lcrbnn.runs.run_folder import RunFolder
 
     is_run = RunFolder(path).exists()

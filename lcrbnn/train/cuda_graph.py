@@ -1,4 +1,4 @@
-"""CUDA graphs: calls that are captured once and then replayed on fixed tensors, and a captured forward pass."""
+"""Capture calls once as CUDA graphs and replay them on fixed tensors. GraphPredictor captures a forward pass."""
 
 from __future__ import annotations
 

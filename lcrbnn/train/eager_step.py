@@ -81,7 +81,7 @@ class EagerStep:
         """Return None, because the function validation.measure_lcr measures LCR for eager steps."""
 
     def update_weights(self, batch: Batch, lr: float, lcr_weight: float) -> Tensor:
-        """Update the weights with this process's part of a batch. Return SUM_NAMES of the whole batch."""
+        """Update the weights with this process's part of a batch. Return the sums SUM_NAMES of the whole batch."""
         parts, spec, num_images = self.parts, self.spec, len(batch.labels)
         batch_size = num_images
         if self.ranks.size > 1:
@@ -152,7 +152,7 @@ def _slice_views(images: Tensor, num_images: int, part: slice) -> Tensor:
 
 @torch.no_grad()
 def _find_first_non_finite_output(model: nn.Module, images: Tensor, spec: TrainSpec) -> str | None:
-    """Run a forward pass. Return a sentence about the first quantity that is not finite, or None if all are finite."""
+    """Run a forward pass. Return a sentence about the first non-finite quantity, or None if all are finite."""
     if not images.isfinite().all():
         return "the images themselves are not finite"
     for name, parameter in model.named_parameters():

@@ -41,7 +41,7 @@ class LogListener(Protocol):
 
 
 class TrainingLoop:
-    """Trains one run from its current state until its end."""
+    """The loop that trains one run from its current state until its end."""
 
     def __init__(
         self, context: RunContext, run_state: RunState, progress: ProgressBar, listeners: Sequence[LogListener] = ()
@@ -78,7 +78,7 @@ class TrainingLoop:
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that are done since the beginning of the run."""
+        """Return the number of steps since the beginning of the run."""
         return self.state.count_steps(self.steps_per_epoch)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class TrainingLoop:
         return stop.raise_if_requested if self.ranks.size == 1 else lambda: None
 
     def begin_epoch(self, epoch: int, first_step: int) -> None:
-        """Prepare an epoch from `first_step` on. At step 0, also do what happens once per epoch."""
+        """Prepare an epoch from `first_step` on. At step 0, also do the work that is done once per epoch."""
         set_progress(self.parts.model, epoch / self.spec.epochs)
         if self.ranks.size > 1:
             digest = state.digest_arrays(collect_arrays(self.context))

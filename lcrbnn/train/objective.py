@@ -1,4 +1,4 @@
-"""The training objective: cross-entropy, distillation, losses of methods and regularizers, and the LCR loss."""
+"""The training objective is a sum of cross-entropy, distillation, losses of methods and regularizers, and LCR loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUM_NAMES = ("loss", "lip", "correct", "seen")  # names of sums over the images 
 
 
 class StepLoss(NamedTuple):
-    """The loss of a batch for the backward pass, and its SUM_NAMES in float64 without gradient."""
+    """The loss of a batch for the backward pass, and the values of SUM_NAMES in float64 without gradient."""
 
     loss: Tensor
     sums: Tensor
@@ -93,13 +93,13 @@ def jensen_shannon_divergence(logits: Tensor) -> Tensor:
 
 
 def compute_gradients(spec: TrainSpec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Compute the gradients of all parameters and return them. They are also stored in `grad`."""
+    """Compute the gradients of all parameters, store them in `grad` and return them."""
     accumulate_gradient(spec, loss)
     return collect_gradients(spec, parameters)
 
 
 def accumulate_gradient(spec: TrainSpec, loss: Tensor, fraction: float = 1.0) -> None:
-    """Add a fraction of the gradient to that of the parameters. It is multiplied by the loss scale of the precision."""
+    """Add a fraction of the gradient, times the loss scale of the precision, to the gradient of the parameters."""
     scale = LOSS_SCALES.get(spec.precision, 1.0) * fraction
     loss.backward(None if scale == 1 else torch.full_like(loss, scale))
 

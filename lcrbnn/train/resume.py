@@ -160,7 +160,7 @@ def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> R
 
 
 def collect_arrays(run: RunContext) -> dict[str, np.ndarray]:
-    """Return all arrays of a checkpoint: those of the network, the LCR loss and the optimizer, and the epoch sums."""
+    """Return all arrays of a checkpoint, with network, LCR loss, optimizer and epoch sums."""
     parts = run.parts
     arrays = state.module_to_arrays(parts.model, "model")
     if parts.retention is not None:

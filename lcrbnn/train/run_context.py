@@ -1,4 +1,4 @@
-"""RunContext has the fixed parts of a training run. RunState has its progress."""
+"""RunContext has the fixed parts of a training run, and RunState has the progress of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lcrbnn.train.validation import LcrMeasurement
 
 
 class TrainingStep(Protocol):
-    """Runs the steps of an epoch in order. EagerStep and CompiledStep implement this."""
+    """Interface of a step that runs the batches of an epoch in order, implemented by EagerStep and CompiledStep."""
 
     record_name: str  # name of the kind of step; checkpoints and records contain it
     steps_per_epoch: int
@@ -54,17 +54,17 @@ class RunContext:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes that train this run together."""
+        """Return the processes that train this run together."""
         return self.options.ranks
 
     @property
     def device(self) -> torch.device:
-        """The device on which this run trains."""
+        """Return the device on which this run trains."""
         return self.splits.train.labels.device
 
     @property
     def line_prefix(self) -> str:
-        """The label and two spaces, or an empty string without a label."""
+        """Return the label and two spaces, or an empty string without a label."""
         return f"{self.label}  " if self.label else ""
 
     def describe_step(self) -> str:

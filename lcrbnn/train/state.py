@@ -105,7 +105,7 @@ def restore_optimizer(
 
 
 def initialize_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create zeros as state for parameters without state. The next step has the same effect as before."""
+    """Create zeros as state for parameters without state. The zeros do not change the effect of the next step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if optimizer.state[parameter]:

@@ -1,4 +1,4 @@
-"""Train runs: validate the settings, build everything, lock the folders, then train one or several runs."""
+"""Train one or several runs, after their settings are validated, their parts are built and their folders are locked."""
 
 from __future__ import annotations
 

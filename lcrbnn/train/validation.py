@@ -1,4 +1,4 @@
-"""Measurements during training: accuracy, accuracy under noise, sigma ratios, and the gradient ratio of LCR."""
+"""Measure accuracy, accuracy under noise, sigma ratios and the gradient ratio of LCR during training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def score_batches(
     after_batch: Callable[[], None] = lambda: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Accuracy:
-    """Return the accuracy on these batches. Otherwise this is the same as `compute_accuracy`."""
+    """Return the accuracy on these batches, in the same form as `compute_accuracy`."""
     sums, n, has_top5 = torch.zeros(3, dtype=torch.float64), 0, False
     with eval_mode(predictor.model):
         for batch in batches:

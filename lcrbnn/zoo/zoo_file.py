@@ -1,4 +1,4 @@
-"""Zoo files: one bit per binary weight and base, and float16 for everything else (docs/zoo.md)."""
+"""Read and write zoo files, with one bit per binary weight and base, and float16 for other numbers (docs/zoo.md)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ZooNetwork(NamedTuple):
 
 
 def write_zoo_file(path: Path, spec: TrainSpec, net: Network, checkpoint_sha256: str) -> None:
-    """Write a network to a zoo file. This replaces the latent weights of the network by their signs."""
+    """Write a network to a zoo file. The latent weights of the network itself are replaced by their signs."""
     store_signs(net)
     sign_names = {
         f"{MODULE_PREFIX}/{name}.{tensor}" for name, _ in iter_binary_layers(net) for tensor in ("weight", MORE_SIGNS)

@@ -1,4 +1,4 @@
-"""Index of the zoo: index.json, with one entry per network. Reading it does not import torch."""
+"""The index of the zoo, index.json, has one entry per network. This module does not import torch."""
 
 from __future__ import annotations
 

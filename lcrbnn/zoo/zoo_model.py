@@ -1,4 +1,4 @@
-"""Networks of the zoo as models that can be evaluated: loading, test accuracy, and outputs for probe images."""
+"""Networks of the zoo as models that can be evaluated, with loading, test accuracy and outputs for probe images."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FileStates = tuple[tuple[str, int, int, int], ...]  # (path, size in bytes, modi
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Index of an image folder: training images, test images (those of val), and classes (the folders in train)."""
+    """Index of an image folder, with training images, test images (in val) and classes (the folders in train)."""
 
     train: ImageIndex
     test: ImageIndex

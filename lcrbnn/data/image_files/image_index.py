@@ -98,7 +98,7 @@ class ImageIndex:
         return ImageLocation(name, name if storage == PLAIN_FILE else self._archives[archive], storage, *rest)
 
     def relative_name(self, row: int) -> str:
-        """Return the name of an image in its image folder (train/... or val/...), which is the same in an archive."""
+        """Return the name of an image in its image folder, train/... or val/..., which is the same in an archive."""
         if self._relative_names is not None:
             return self._relative_names[row]
         return self._names[row].removeprefix(f"{self.root}/")
@@ -241,7 +241,7 @@ def _list_zip(path: Path) -> Iterator[tuple[str, ImageLocation | None]]:
 
 
 def _list_tar(path: Path) -> Iterator[tuple[str, ImageLocation | None]]:
-    """Yield the entries of a tar file. A tar file inside it is listed as a folder, as ImageNet's archive needs it."""
+    """Yield the entries of a tar file. An inner tar file is listed as a folder, as ImageNet's archive needs it."""
     with path.open("rb") as file:
         for entry, entry_file in _iterate_tar(path, file, path.stat().st_size):
             if entry_file is None:

@@ -55,7 +55,7 @@ def _iterate_entries(root: Path) -> Iterator[tuple[PathParts, ImageLocation | st
 
 
 def _walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str]]:
-    """Yield the regular files below a folder. Links to folders are followed: data sets often consist of links."""
+    """Yield the regular files below a folder. Links to folders are followed, because many data sets contain links."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

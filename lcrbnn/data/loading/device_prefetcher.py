@@ -80,7 +80,7 @@ class DevicePrefetcher:
             self._wait_for_copies()
 
     def _limit_steps_ahead(self) -> Any:
-        """Wait until at most MAX_STEPS_AHEAD steps are queued on the GPU. Return the event after the last of them."""
+        """Wait until the GPU queue has at most MAX_STEPS_AHEAD steps. Return the event after the last queued step."""
         if self.device.type != "cuda":
             return None
         event = self._record_event()

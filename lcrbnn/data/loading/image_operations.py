@@ -71,7 +71,7 @@ def make_equalize_tables(images: Tensor) -> Tensor:
 
 
 def make_posterize_tables(images: Tensor, strength: Tensor) -> Tensor:
-    """Return tables that keep only the highest bits of a value: 4 bits at the smallest strength, 1 near the largest."""
+    """Return tables that keep only the highest bits of a value, from 4 bits (smallest strength) to 1 bit (largest)."""
     v = torch.arange(LEVELS, device=images.device)
     num_dropped_bits = 8 - MAX_POSTERIZE_BITS + (strength * MAX_POSTERIZE_BITS / MAX_STRENGTH).long()
     unit = torch.ones_like(num_dropped_bits) << num_dropped_bits

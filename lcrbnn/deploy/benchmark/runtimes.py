@@ -19,7 +19,7 @@ RunBatch = Callable[[np.ndarray], np.ndarray]  # function from float32 images (n
 
 @dataclass(frozen=True)
 class Runtime:
-    """A row of RUNTIMES: required packages, module of `make_runner`, argument `kind`, and network (binary or real)."""
+    """A row of RUNTIMES: required packages, module of `make_runner`, its argument `kind`, and the network as text."""
 
     packages: tuple[str, ...]
     module: str

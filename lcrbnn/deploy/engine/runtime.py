@@ -213,7 +213,7 @@ class Engine:
 
     @property
     def _open_handle(self) -> _ModelHandle:
-        """The handle of the model; raise InputError if the engine is closed. Callers keep it until their call ends."""
+        """Return the handle of the model. Raise InputError if the engine is closed. A running call keeps its handle."""
         handle = self._handle
         if handle is None:
             raise InputError("the engine is closed")

@@ -1,4 +1,4 @@
-"""Export binary layers: weight bits, thresholds of the input signs, and scales of the integer sums."""
+"""Export binary layers with weight bits, thresholds of the input signs, and scales of the integer sums."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def export_module(builder: GraphBuilder, name: str, module: nn.Module, *inputs: 
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:
-    """Raise InputError for hooks and replaced forwards, which may change the output; hooks of Retention only read."""
+    """Raise InputError for hooks and replaced forwards, which may change the output. Hooks of Retention are allowed."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     unknown_hooks = [h for h in hooks if not str(getattr(h, "__module__", "")).startswith("lcrbnn.lcr.")]
     if unknown_hooks:

@@ -1,4 +1,4 @@
-"""The processes of one distributed run: rank and size, collective calls, and how often the processes synchronize."""
+"""The processes of a distributed run, their collective calls, and the steps at which they synchronize."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Ranks:
         return x
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """Overwrite a tensor with that of rank 0, and return it."""
+        """Overwrite a tensor with the tensor of rank 0, and return it."""
         if self.is_launched:
             with explain_lost_connection():
                 dist.broadcast(x, 0)
         return x
 
     def all_reduce_max(self, *numbers: int) -> list[int]:
-        """Return the maximum over all processes for each number."""
+        """Return the maximum over all processes for each number in a list."""
         if self.size == 1:
             return list(numbers)
         table = torch.tensor(numbers)
@@ -282,7 +282,7 @@ class SyncInterval:
         return steps_done >= self._next_sync_step
 
     def synchronize(self, steps_done: int, *numbers: int) -> list[int]:
-        """Return the maximum over all processes for each number. Also choose the step of the next synchronization."""
+        """Return the maximum over all processes for each number, and choose the step of the next synchronization."""
         start = time.monotonic()
         *maxima, self.interval_steps = self.ranks.all_reduce_max(*numbers, self.interval_steps)
         self._next_sync_step, end = steps_done + self.interval_steps, time.monotonic()

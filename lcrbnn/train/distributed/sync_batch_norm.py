@@ -56,7 +56,7 @@ all_gather_rows.register_autograd(_gather_backward)
 
 
 class SyncBatchNorm1d(nn.BatchNorm1d):
-    """nn.BatchNorm1d with the statistics of all processes."""
+    """nn.BatchNorm1d with the statistics of the batches of all processes."""
 
     is_synchronized = True
 
@@ -66,7 +66,7 @@ class SyncBatchNorm1d(nn.BatchNorm1d):
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
-    """nn.BatchNorm2d with the statistics of all processes."""
+    """nn.BatchNorm2d with the statistics of the batches of all processes."""
 
     is_synchronized = True
 

@@ -52,7 +52,7 @@ MEASUREMENT_LCR_FACTOR = 100
 
 
 class CompiledStep:
-    """Runs the steps of an epoch like EagerStep, but compiled. On a CPU nothing is captured: this is only for tests."""
+    """Run the steps of an epoch like EagerStep, but compiled. On a CPU, for tests only, no step is captured."""
 
     def __init__(
         self, spec: TrainSpec, parts: TrainingParts, train: BatchSource, ranks: Ranks = SINGLE_PROCESS
@@ -276,7 +276,7 @@ class CompiledStep:
             group["lr"] = self._lr
 
     def _tensors_changed_by_step(self) -> list[Tensor]:
-        """Return all tensors that a step changes: parameters, buffers, optimizer state and bookkeeping."""
+        """Return all tensors that a step changes, such as parameters, buffers, optimizer state and bookkeeping."""
         optimizer_state = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
         module_tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]

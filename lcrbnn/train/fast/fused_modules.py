@@ -1,4 +1,4 @@
-"""Faster versions of modules for a compiled step: fused batch norm, memory-efficient hardtanh, mean pooling."""
+"""Faster modules for a compiled step, which are fused batch norm, memory-efficient hardtanh and mean pooling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module
 
 
 class FusedBatchNorm2d(nn.BatchNorm2d):
-    """nn.BatchNorm2d that uses fused kernels inside a compiled step. Parameters, statistics and names are the same."""
+    """nn.BatchNorm2d with fused kernels inside a compiled step. Parameters, statistics and names stay the same."""
 
     forward_counters: Tensor  # counters of the kernel programs that have ended; checkpoints do not contain them
     backward_counters: Tensor
@@ -115,7 +115,7 @@ class MeanPool2d(nn.AdaptiveAvgPool2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the mean (n, c, 1, 1) of (n, c, h, w)."""
+        """Return the mean of each channel, which turns (n, c, h, w) into (n, c, 1, 1)."""
         # The mean over both spatial axes is the same number, and its gradient is one broadcast.
         return input.mean((2, 3), keepdim=True)
 

@@ -24,7 +24,7 @@ MAX_KERNELS_PER_LAUNCH = 20
 
 @dataclass(frozen=True)
 class FusionOptions:
-    """Which of the four measures against kernel launches a step uses."""
+    """Options that state which of the four measures against kernel launches a step uses."""
 
     fuse_batch_norms: bool = False
     save_hardtanh_memory: bool = False

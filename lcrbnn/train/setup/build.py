@@ -1,4 +1,4 @@
-"""Builds the parts of a training run from its spec: network, teacher, LCR loss, optimizer."""
+"""Build the parts of a training run from its spec, with network, teacher, LCR loss and optimizer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def build_training_parts(
 
 
 def _build_retention(spec: TrainSpec, model: Network, teacher: Network | None) -> Retention | None:
-    """Return the LCR loss of a run, or None if it trains without."""
+    """Return the LCR loss of a run, or None if the run trains without LCR."""
     variant = build_lcr_variant(spec)
     if not is_lcr_active(variant):  # without this return, a variant that does not suit the network would be an error
         return None

@@ -1,4 +1,4 @@
-"""The data set of a training spec: its row in DATASETS, its class names, and the splits that a run reads."""
+"""Open the data set of a training spec, with its row in DATASETS, its class names, and the splits that a run reads."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def open_splits(
 def find_broken_training_images(
     spec: TrainSpec, access: DataAccess, device: torch.device, rank_and_world_size: tuple[int, int] = (0, 1)
 ) -> BrokenImages:
-    """Read every training image once and return the broken ones. Each of several processes reads its part."""
+    """Read every training image once and return the broken images. Each process reads a part of the images."""
     dataset = find_dataset(spec)
     images = _open_training_folder(spec, dataset, access.data_folder).train
     part = slice_part(0, len(images), *rank_and_world_size)
@@ -203,7 +203,7 @@ def find_broken_training_images(
 def open_test_split(
     spec: TrainSpec, access: DataAccess, device: torch.device, stack: ExitStack, class_names: tuple[str, ...] = ()
 ) -> tuple[BatchSource, BrokenImages]:
-    """Return the test images and the broken ones that are left out; `class_names` must be their classes, if given."""
+    """Return the test images and the broken images that are left out. `class_names`, if given, must match."""
     dataset = find_dataset(spec, class_names)
     if dataset.find_image_folder is None:
         return InMemoryBatches(dataset.load(access.data_folder).test, dataset, device), {}
@@ -235,14 +235,14 @@ def open_image_folder(spec: TrainSpec, dataset: DataSet, path: Path) -> ImageFol
 
 
 def _open_training_folder(spec: TrainSpec, dataset: DataSet, path: Path) -> ImageFolder:
-    """Return the image folder of a data set for training. Raise InputError if a run could not store its class names."""
+    """Return the image folder of a data set for training. Raise InputError if its class names cannot be stored."""
     folder = open_image_folder(spec, dataset, path)
     check_class_names(folder.classes, path)
     return folder
 
 
 def find_broken_images(images: ImageIndex, prefetcher: DevicePrefetcher) -> BrokenImages:
-    """Read every image once and return the broken ones."""
+    """Read every image once and return the broken images with reasons."""
     broken_images: BrokenImages = {}
     for job in prefetcher.pool.read_batches(_iter_requests(images, prefetcher)):
         index = job.request.image_index
@@ -269,7 +269,7 @@ def _check_every_class_has_images(folder: ImageFolder) -> None:
 
 
 def decode_all_images(index: ImageIndex, prefetcher: DevicePrefetcher) -> Split:
-    """Return all images as they are evaluated, (n, 3, image_size, image_size)."""
+    """Return all images (n, 3, image_size, image_size), decoded as in evaluation."""
     image_size, num_decoded = prefetcher.pool.image_size, 0
     images = np.empty((len(index), 3, image_size, image_size), np.uint8)
     for job in prefetcher.pool.read_batches(_iter_requests(index, prefetcher)):

@@ -1,4 +1,4 @@
-"""Loads the spec and the trained network of a run from its folder."""
+"""Load the spec and the trained network of a run from its folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_RUNS_FOLDER = Path("runs")  # folder that contains the runs of studies, 
 
 
 def resolve_run(reference: str, runs_folder: Path = DEFAULT_RUNS_FOLDER) -> RunFolder:
-    """Return the run that a spec names by its folder, or as study:PLAN/VARIANT/seed-N."""
+    """Return the run that a spec names, either by its folder or as study:PLAN/VARIANT/seed-N."""
     return RunFolder(
         runs_folder / reference.removeprefix(STUDY_PREFIX) if reference.startswith(STUDY_PREFIX) else Path(reference)
     )
@@ -78,14 +78,14 @@ def load_run(folder: RunFolder) -> tuple[TrainSpec, Network, str, dict[str, Any]
 
 
 def _find_trained_arrays(model: Network, checkpoint: Checkpoint) -> list[str]:
-    """Return the names of the arrays of trained parameters. Those of the LCR loss are the ones with optimizer state."""
+    """Return the names of the arrays of trained parameters. LCR parameters are found by their optimizer state."""
     names_with_state = (name.removeprefix("optimizer/").rpartition("/")[0] for name in checkpoint.arrays)
     lcr_names = {name for name in names_with_state if name.startswith("retention/") and name in checkpoint.arrays}
     return [*(f"model/{name}" for name, _ in model.named_parameters()), *sorted(lcr_names)]
 
 
 def find_referenced_runs(spec: TrainSpec, runs_folder: Path = DEFAULT_RUNS_FOLDER) -> dict[str, RunFolder]:
-    """Return the runs that a spec initializes from or uses as teacher, by the requirement that an error names."""
+    """Return the runs that a spec initializes from or uses as teacher, by the requirement in error messages."""
     references = {"init_from needs a finished run": spec.init_from, "a teacher is a finished run": spec.teacher}
     return {
         requirement: resolve_run(reference, runs_folder) for requirement, reference in references.items() if reference
@@ -94,7 +94,7 @@ def find_referenced_runs(spec: TrainSpec, runs_folder: Path = DEFAULT_RUNS_FOLDE
 
 @contextmanager
 def explain_data_folder(spec: TrainSpec) -> Iterator[None]:
-    """Inside, an error about image files also names the option that sets their folder."""
+    """Inside this context, an error about image files also names the option for the folder of the files."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""RunOptions: settings of a run that do not change its outcome, such as device, folders and checkpoint interval."""
+"""RunOptions has the settings of a run that do not change its outcome, such as device and folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is executed. The options do not change its outcome, except for the last bits of sums."""
+    """Options of the execution of a run. They do not change its outcome, except for the last bits of sums."""
 
     device: str = "auto"  # name of the device: auto, cpu or cuda
     data_folder: Path = field(default_factory=default_data_folder)
@@ -47,10 +47,10 @@ class RunOptions:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the steps are compiled on this device."""
+        """Return whether the steps are compiled on this device."""
         return lookup(STEP_MODES, self.step_mode, "step mode")(find_device(self.device))
 
     @property
     def data_access(self) -> DataAccess:
-        """The options for reading image files."""
+        """Return the options for reading image files."""
         return DataAccess(self.data_folder, self.workers, self.cache_images, self.worker_timeout_s)

@@ -1,4 +1,4 @@
-"""TrainSpec: every setting that decides the outcome of a training run, as one flat, frozen value."""
+"""TrainSpec has every setting that decides the outcome of a training run, as one flat, frozen value."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class TrainSpec:
 
     @property
     def uses_lcr(self) -> bool:
-        """Whether the run is trained with the LCR loss."""
+        """Return whether the run is trained with the LCR loss."""
         return self.lcr_weight > 0 or self.lcr_gradient_ratio > 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class TrainSpec:
         return cls().replace(**{k: v for k, v in upgrade_settings(stored).items() if k != "schema"})
 
     def digest(self) -> str:
-        """Return a short digest of the settings that differ from the defaults: new fields do not change it."""
+        """Return a short digest of the settings that differ from the defaults. New fields do not change the digest."""
         return _digest(SCHEMA, self._non_default_settings())
 
     def matches_digest(self, digest: Any) -> bool:
@@ -357,7 +357,7 @@ def _format_value(value: Any) -> str:
 
 
 def _to_builtin(value: Any, default: Any, metadata: dict[str, Any]) -> Any:
-    """Return a checked value as a builtin of the type of its field, so that equal specs are stored alike."""
+    """Return a checked value as a builtin of the type of its field. Then equal specs are stored in the same way."""
     if isinstance(default, tuple):
         return tuple(float(v) + 0.0 for v in value) if metadata["numbers"] else value
     if isinstance(default, bool | str):

@@ -1,4 +1,4 @@
-"""Checks the settings and folders of runs before any work starts."""
+"""Check the settings and folders of runs before any work starts."""
 
 from __future__ import annotations
 

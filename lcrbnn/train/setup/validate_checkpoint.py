@@ -1,4 +1,4 @@
-"""Checks the content of a checkpoint whose checksums are valid, and that it is the one in the record of its run."""
+"""Check the content of a checkpoint with valid checksums, and that the run's record belongs to this checkpoint."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _check_sums(checkpoint: Checkpoint, damaged: str) -> None:
 
 
 def _check_optimizer_state(checkpoint: Checkpoint, parameters: Iterable[str], spec: TrainSpec, path: Path) -> None:
-    """Raise InputError unless the optimizer arrays are those of the trained parameters, with their types and shapes."""
+    """Raise InputError unless the optimizer arrays have the names, types and shapes of the trained parameters."""
     arrays, damaged = checkpoint.arrays, _describe_damage(path)
     stateless_names = checkpoint.facts.get(WITHOUT_OPTIMIZER_STATE, [])
     names = list(parameters)
@@ -138,7 +138,7 @@ def _check_optimizer_state(checkpoint: Checkpoint, parameters: Iterable[str], sp
 
 
 def _optimizer_state_keys(spec: TrainSpec) -> tuple[str, ...]:
-    """Return the names of the optimizer's state of each parameter."""
+    """Return the names of the entries that the optimizer stores for each parameter."""
     if spec.optimizer == "adam":
         return ("step", "exp_avg", "exp_avg_sq")
     return ("momentum_buffer",) if spec.momentum > 0 else ()
@@ -149,7 +149,7 @@ def _is_step_count(value: float, max_steps: int | None) -> bool:
 
 
 def _parse_step_in_name(path: Path) -> int | None:
-    """Return N from the name of a checkpoint, step-N.safetensors, or None if it has another name."""
+    """Return N from a checkpoint name step-N.safetensors, or None for any other name."""
     match = re.fullmatch(r"step-(\d{9,})", path.stem)
     return int(match[1]) if match else None
 
@@ -159,7 +159,7 @@ def _describe_damage(path: Path) -> str:
 
 
 def digest_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
-    """Return the SHA-256 of a checkpoint file, or for a slim copy that of the original checkpoint."""
+    """Return the SHA-256 of a checkpoint file. For a slim copy, return that of the original checkpoint."""
     return checkpoint.facts.get(SOURCE_DIGEST) or hashlib.sha256(path.read_bytes()).hexdigest()
 
 
