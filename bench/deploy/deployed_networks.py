@@ -1,4 +1,4 @@
-"""Networks for the inference benchmarks: binary ResNets, their full-precision baselines, and binary convolutions."""
+"""Networks for inference benchmarks, which are binary ResNets, full-precision ResNets and binary convolutions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_binary_convolutions(image_size: int = 56) -> BnnModel:
 
 @dataclass(frozen=True)
 class EngineCase:
-    """A row of ENGINE_CASES: the models, the runtimes that run them, and the numbers of threads and batch sizes."""
+    """A row of ENGINE_CASES with models, runtimes that run the models, numbers of threads and batch sizes."""
 
     model_makers: dict[str, Callable[[], BnnModel]]
     runtimes: tuple[

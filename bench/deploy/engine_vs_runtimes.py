@@ -50,7 +50,7 @@ INSTRUCTION_LIMITS: dict[str, dict[str, dict[str, str]]] = {
 
 
 class RuntimeEntry(NamedTuple):
-    """One worker process: name in the record, key of RUNTIME_PREPARERS, model, and additional environment variables."""
+    """One worker process, with its name in the record, key of RUNTIME_PREPARERS, model and environment variables."""
 
     name: str
     runtime: str

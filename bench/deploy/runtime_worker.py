@@ -54,7 +54,7 @@ def _prepare_benchmark_runtime(job: dict[str, Any]) -> PreparedRuntime:
 
 
 def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with the operations fused into them: scale, skip, activation, packing of bits."""
+    """Time the binary convolutions with their fused operations: scale, skip, activation and packing of bits."""
     from lcrbnn.deploy.engine.runtime import Engine
 
     engine = Engine(Path(job["model"]))

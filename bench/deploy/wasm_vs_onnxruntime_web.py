@@ -42,7 +42,7 @@ PACKAGE = "onnxruntime-web"
 
 
 class WasmEntry(NamedTuple):
-    """One worker process: runtime, model file and number of threads."""
+    """One worker process, with its runtime, model file and number of threads."""
 
     runtime: str
     file: str

@@ -24,7 +24,7 @@ from lcrbnn.train.distributed.ranks import MIN_INTERVAL_PER_SYNC, SYNC_INTERVAL_
 
 @dataclass(frozen=True)
 class Link:
-    """A communication link between GPUs or machines: its bandwidth and its latency."""
+    """A communication link between GPUs or machines, with its bandwidth and its latency."""
 
     bandwidth: float  # bandwidth in bytes per second
     latency: float  # latency in seconds per hop
@@ -72,7 +72,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hardware: machines, GPUs, CPU cores and links."""
+    """The hardware of a cluster: machines, GPUs, CPU cores and links."""
 
     network: Link
     within_machine: Link = NVLINK
@@ -100,17 +100,17 @@ class Step:
 
     @property
     def total_s(self) -> float:
-        """Seconds of a training step whose batch norms are not synchronized."""
+        """Return the seconds of a training step whose batch norms are not synchronized."""
         return max(self.compute_s + self.send_s, self.read_s)
 
     @property
     def images_per_s(self) -> float:
-        """Images per second of all GPUs together."""
+        """Return the number of images per second of all GPUs together."""
         return self.batch_size / self.total_s
 
     @property
     def efficiency(self) -> float:
-        """Fraction of the step time that is spent on computation."""
+        """Return the fraction of the step time that is spent on computation."""
         return self.compute_s / self.total_s
 
 

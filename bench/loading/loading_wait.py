@@ -71,7 +71,7 @@ class TimedSource:
 
 
 def make_noise_batches(dataset: DataSet, num_images: int, device: torch.device) -> InMemoryBatches:
-    """Return random images in memory: a source from which nothing has to be read."""
+    """Return random images in memory, so that nothing has to be read."""
     rng = np.random.default_rng(0)
     images = rng.integers(
         0, 256, (num_images, dataset.channels, dataset.image_size, dataset.image_size), dtype=np.uint8
@@ -82,7 +82,7 @@ def make_noise_batches(dataset: DataSet, num_images: int, device: torch.device) 
 def open_sources(
     spec: TrainSpec, access: DataAccess, args: argparse.Namespace, stack: ExitStack
 ) -> dict[str, TimedSource]:
-    """Open the sources: noise, cached files (if the augmentation allows caching) and streamed files."""
+    """Open the sources, which are noise, cached files (if the augmentation allows caching) and streamed files."""
     device = find_device(args.device)
     is_compiled = args.step_mode == "compiled" or (args.step_mode == "auto" and device.type == "cuda")
     dataset = find_dataset(spec)

@@ -39,7 +39,7 @@ class Job:
 
     @property
     def case(self) -> Case:
-        """The row of CASES that this job measures."""
+        """Return the row of CASES that this job measures."""
         return shrink_case(CASES[self.name]) if self.is_rehearsal else CASES[self.name]
 
 

@@ -1,4 +1,4 @@
-"""CASES: the training steps that are measured on a GPU, with their targets."""
+"""CASES contains the training steps that are measured on a GPU, with their targets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COMPILER_SETTINGS |= {name: {} for name in FUSION_OPTIONS}
 
 @dataclass(frozen=True)
 class Case:
-    """A row of CASES: a training setup and its targets."""
+    """A row of CASES, with a training setup and its targets."""
 
     model: str
     dataset: str = "synthetic-32"  # name of the data set, a key of SYNTHETIC_SIZES
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def compile_key(self) -> tuple[object, ...]:
-        """Key of the compiled step. Cases with equal keys use the same compiled code."""
+        """Return the key of the compiled step. Cases with equal keys use the same compiled code."""
         return (self.model, self.dataset, self.added_loss, self.compiler, self.precision, self.batch_size)
 
     def make_spec(self, teacher: str = "", seed: int = 0) -> TrainSpec:

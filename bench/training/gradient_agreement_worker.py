@@ -1,4 +1,4 @@
-"""Worker process for one comparison: gradients of the compiled and of the eager step, both from the same state."""
+"""Worker process that compares the gradients of the compiled and of the eager step from the same state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def spec(self) -> TrainSpec:
-        """The training settings of both steps."""
+        """Return the training settings of both steps."""
         case = Case(self.model, precision=self.precision, added_loss=self.added_loss)
         return (shrink_case(case) if self.is_rehearsal else case).make_spec()
 

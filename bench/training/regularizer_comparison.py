@@ -54,7 +54,7 @@ VARIANTS: dict[str, tuple[str, bool]] = {
 
 
 class VariantTrainer:
-    """Runs training steps of one variant on fixed images."""
+    """Trainer of one variant on fixed images."""
 
     def __init__(self, name: str, uses_lcr: bool) -> None:
         """Build the network. Its initial weights are the same in every variant."""

@@ -11,7 +11,7 @@ MAX_KERNELS_SHOWN = 70
 
 
 class KernelProfiler:
-    """Profiles `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
+    """Profiler of `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
 
     def __init__(self, num_steps: int) -> None:
         """Create the profiler without starting it."""
