@@ -1,4 +1,4 @@
-"""The command `lcrbnn reproduce`: train the runs that tables need, and print, write or draw the tables."""
+"""The command `lcrbnn reproduce` trains the runs that tables need, and prints, writes or draws the tables."""
 
 from __future__ import annotations
 

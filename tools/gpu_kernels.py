@@ -169,7 +169,7 @@ def check_iterations(cases: Sequence[int] = MATRIX_SIZES) -> Findings:
 
 
 def check_norms(cases: Sequence[tuple[int, ...]] = BATCH_NORM_SHAPES) -> Findings:
-    """Compare batch norm with float64: the output, the gradients and the running statistics."""
+    """Compare the output, the gradients and the running statistics of batch norm with float64."""
     for shape in cases:
         for dtype in (torch.float32, torch.bfloat16):
             x, g = (to_channels_last(torch.randn(shape).add(shift).to(dtype)) for shift in (7, 0))
@@ -224,7 +224,7 @@ class Check(NamedTuple):
     cases: Sequence[Any] = ()
 
     def split_cases(self) -> list[Callable[[], Findings]]:
-        """Return one function per case. Each of them is a separate task."""
+        """Return one function per case. Each function is a separate task."""
         if not self.cases:
             return [self.function]
         return [partial(self.function, [case]) for case in self.cases]

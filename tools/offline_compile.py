@@ -57,7 +57,7 @@ class CodeGenerated(Exception):
 
 
 def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:
-    """Return the generated code of a case's step: forward pass, then backward pass."""
+    """Return the generated code of a case's step, first the forward pass, then the backward pass."""
     codes: list[str] = []
     cpu = torch.device("cpu")
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:

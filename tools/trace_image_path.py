@@ -29,10 +29,10 @@ IMAGE_SIZE = 16  # side length of the image in pixels
 
 
 class CallTracer:
-    """Records which modules of a package are called, and which module calls which."""
+    """Tracer that records which modules of a package are called, and which module calls which."""
 
     def __init__(self, package: str) -> None:
-        """Start with no recorded modules and pairs."""
+        """Start without recorded modules and pairs of modules."""
         self.package = package
         self.modules: set[str] = set()
         self.pairs: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""Figure with all gains from LCR. It shows mean differences, 95 % intervals and the paper's gains."""
+"""Draw all gains from LCR, with mean differences, 95 % intervals and the paper's gains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU minutes that the unfinished runs of a table need, from measured training speeds."""
+"""Estimate the GPU minutes for the unfinished runs of a table from measured training speeds."""
 
 from __future__ import annotations
 

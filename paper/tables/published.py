@@ -1,4 +1,4 @@
-"""PUBLISHED: the accuracies that the authors of each method have published, with network and setting."""
+"""PUBLISHED contains the accuracies that the authors of each method have published, with network and setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render the tables from records as Markdown: the paper's value, our value with its interval, and the difference."""
+"""Render tables as Markdown, with the paper's value, our value with its interval, and the difference, from records."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def describe_table(table: PaperTable) -> str:
 
 
 def describe_missing_runs(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return two sentences for a table without a finished run: the number of runs, and the GPU minutes they need."""
+    """Return two sentences for a table without finished runs: the number of runs, and the GPU minutes for them."""
     minutes, num_runs = estimate_gpu_minutes(paper_tables, table), count_finished(paper_tables, table).num_runs
     duration = "their duration is not known" if minutes is None else f"about {minutes:.0f} minutes on one H200"
     return f" None of its {num_runs} runs is finished: {duration}."
@@ -180,7 +180,7 @@ def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 class TableProgress(NamedTuple):
-    """How many rows and runs of a table are finished, and how many there are."""
+    """Numbers of finished rows, of all rows, of finished runs and of all runs of a table."""
 
     finished_rows: int  # number of rows whose runs are all finished
     num_rows: int

@@ -1,4 +1,4 @@
-"""Read the table spec (paper/tables.toml). It has the paper's tables: their rows, runs and published accuracies."""
+"""Read the table spec (paper/tables.toml), with the rows, runs and published accuracies of the paper's tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PaperTable:
 
 @dataclass
 class PaperTables:
-    """All tables, the folder of their plans, and the folder of their records, which are PLAN/VARIANT/seed-N.json."""
+    """All tables, the folder of their plans, and the folder of their records PLAN/VARIANT/seed-N.json."""
 
     path: Path
     plans_folder: Path
@@ -73,7 +73,7 @@ class PaperTables:
     _plans: dict[str, StudyPlan] = field(default_factory=dict)
 
     def get_plan(self, study: str) -> StudyPlan:
-        """Return the plan with this name. Its file is only read once."""
+        """Return the plan with this name. The plan file is only read once."""
         if study not in self._plans:
             self._plans[study] = read_plan(self.plans_folder / f"{study}.toml")
         return self._plans[study]
