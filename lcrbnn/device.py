@@ -28,7 +28,7 @@ def can_run_triton(*tensors: Tensor) -> bool:
 
 
 def is_eager() -> bool:
-    """Return whether PyTorch runs in eager mode. It is False in traced code and while a CUDA graph is captured."""
+    """Return whether PyTorch runs in eager mode. The result is False in traced code and during a CUDA graph capture."""
     if torch.compiler.is_compiling():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

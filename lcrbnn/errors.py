@@ -53,7 +53,7 @@ class StopSignal(Exception):
 # ----------------------------------------------------------------------------------------------------------------------
 # Names and numbers.
 def lookup(table: Mapping[str, T], name: object, kind: str) -> T:
-    """Return `table[name]`. Raise InputError with the known names and the nearest one if the table has no such name."""
+    """Return `table[name]`. For an unknown name, raise InputError with the known names and the nearest of them."""
     if isinstance(name, str) and name in table:
         return table[name]
     raise InputError(f"no {kind} is called {name!r}; {_list_known_names(name, table)}")

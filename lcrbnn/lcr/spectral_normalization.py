@@ -21,7 +21,7 @@ INITIAL_ITERATIONS = 15
 
 
 class SpectralNormalizer(WeightNormalizer):
-    """Divides a weight by u^T W v, where W has one row per filter. Each training step updates the buffers u and v."""
+    """Normalizer that divides a weight W, one row per filter, by u^T W v. Each training step updates u and v."""
 
     u: Tensor
     v: Tensor

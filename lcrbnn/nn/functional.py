@@ -42,12 +42,12 @@ def _(rows: Tensor) -> Tensor:
 
 
 def identity_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 everywhere (the straight-through estimator), multiplied by p if there is one."""
+    """Return 1 everywhere (the straight-through estimator), multiplied by p unless p is None."""
     return torch.ones_like(x) if p is None else p.expand_as(x)
 
 
 def closed_clip_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 where |x| <= 1 and 0 elsewhere, multiplied by p if there is one."""
+    """Return 1 where |x| <= 1 and 0 elsewhere, multiplied by p unless p is None."""
     inside = (x.abs() <= 1).to(x.dtype)
     return inside if p is None else inside * p
 

@@ -275,7 +275,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, method: Method) -> BinaryLinear:
-        """Return a binary layer with the weight of an ordinary linear layer. Both share the weight parameter."""
+        """Return a binary layer with the weight of an ordinary linear layer. Both layers share the weight parameter."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer._copy_attributes(linear)

@@ -186,7 +186,7 @@ class RecordFile(NamedTuple):
 
 
 def find_records(groups: Sequence[RunGroup], paths: Sequence[Path]) -> list[RecordFile]:
-    """Return all records that reports use. They are searched in the run folders and in the given paths."""
+    """Return all records that reports use, from the run folders and from the given paths."""
     files: dict[Path, Path] = {}
     for place in paths:
         if not place.exists():
@@ -257,12 +257,12 @@ def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> No
 
 
 def measurement_getter(kind: str, get_value: Callable[[Any], T | None]) -> Callable[[ReportRun], T | None]:
-    """Return a function that reads a value from a run's measurement of this kind, or returns None without one."""
+    """Return a function that reads a value from a run's measurement of this kind, or returns None if there is none."""
     return lambda run: get_value(run.measurements[kind]) if kind in run.measurements else None
 
 
 def first_measurement(kind: str, groups: Sequence[RunGroup]) -> Any:
-    """Return the measurement of the first run that has one of this kind, or None if no run has one."""
+    """Return the measurement of this kind of the first run that has such a measurement, or None."""
     runs = (run for group in groups for run in group.runs.values())
     return next((run.measurements[kind] for run in runs if kind in run.measurements), None)
 

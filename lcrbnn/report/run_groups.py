@@ -37,7 +37,7 @@ class ReportRun:
 
     @property
     def last_line(self) -> dict[str, Any]:
-        """Return the log line of the last epoch. It is empty for an unfinished run."""
+        """Return the log line of the last epoch, or an empty dictionary for an unfinished run."""
         return self.log_lines[-1] if self.is_finished else {}
 
     @property

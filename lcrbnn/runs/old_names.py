@@ -187,7 +187,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the names and values of schema 1. This is the inverse of `upgrade_settings`."""
+    """Return settings with the names and values of schema 1. This function is the inverse of `upgrade_settings`."""
     downgraded = {}
     for name, value in settings.items():
         if name == "lcr_options" and isinstance(value, list | tuple):
@@ -275,7 +275,7 @@ def check_schema(content: Mapping[str, Any]) -> None:
 
 
 def reject_old_names(names: Iterable[str], renamed: Mapping[str, str], what: str = "") -> None:
-    """Raise InputError if one of the names is an old one. The message states the new name."""
+    """Raise InputError if one of the names is an old name. The message states the new name."""
     for name in names:
         if name in renamed:
             raise InputError(f"{what}{name} is called {renamed[name]} now")
@@ -289,14 +289,14 @@ def reject_old_values(settings: Mapping[str, Any], values: Mapping[str, Mapping[
 
 
 def reject_old_lcr_options(options: Iterable[Any]) -> None:
-    """Raise InputError if an LCR option NAME=VALUE is an old one. The message states the new text."""
+    """Raise InputError if an LCR option NAME=VALUE has an old name or value. The message states the new text."""
     for option in options:
         if (upgraded := _upgrade_lcr_option(option)) != option:
             raise InputError(f"the LCR option {option!r} is called {upgraded!r} now")
 
 
 def reject_old_options(command: str, arguments: Sequence[str]) -> None:
-    """Raise InputError if the command line has a renamed or removed option. The message states the new one."""
+    """Raise InputError if the command line has a renamed or removed option. The message states the new option."""
     renamed, removed = OPTIONS.get(command, {}), REMOVED_OPTIONS.get(command, {})
     for word in arguments:
         if word == "--":
@@ -367,7 +367,7 @@ def _upgrade_list(parts: Any, names: Mapping[str, str]) -> Any:
 
 
 def _upgrade_record_settings(kind: Any, settings: Any) -> Any:
-    """Return the upgraded settings of a record. They are either a spec, or a dict that contains specs."""
+    """Return the upgraded settings of a record, which are either a spec, or a dict that contains specs."""
     if not isinstance(settings, Mapping):
         return settings
     if "schema" in settings:

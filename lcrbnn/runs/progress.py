@@ -93,7 +93,7 @@ class ProgressBar:
             self._write_line(f"{self.num_done}/{self.total}  {make_note()}  {self.format_time_left()} left")
 
     def print_status(self, line: str) -> None:
-        """Print a line with the time left. Do nothing if a bar or the lines after each tenth already show it."""
+        """Print a line with the time left, unless a bar or the lines after each tenth already show the time left."""
         if not self.is_terminal and not self.print_tenths:
             self._write_line(f"{line}  {self.format_time_left()} left")
 

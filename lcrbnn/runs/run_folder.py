@@ -24,7 +24,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class RunFolder:
-    """The files of one run. They are written in an order that loses no data if the process is killed."""
+    """The files of one run, written in an order that loses no data if the process is killed."""
 
     def __init__(self, path: Path) -> None:
         """Store the paths of the files. The disk is not accessed."""
@@ -75,7 +75,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
 
     def create(self, spec: dict[str, Any]) -> None:
-        """Create the files of a new run. spec.json is the last one, because it marks a run as started."""
+        """Create the files of a new run. spec.json is written last, because this file marks a run as started."""
         try:
             self.check_can_create()
             self.checkpoints_folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class RunFolder:
             os.close(handle)
 
     def remove_leftovers(self) -> None:
-        """Remove the temporary files of a killed process, and fault.json of an earlier one."""
+        """Remove the temporary files of a killed process, and fault.json of an earlier process."""
         self.checkpoints_folder.mkdir(exist_ok=True)
         for folder in (self.path, self.checkpoints_folder):
             remove_partial_files(folder)
@@ -175,7 +175,7 @@ class RunFolder:
     # -- the log: one JSON line per epoch ------------------------------------------------------------------------------
 
     def append_log_line(self, line: dict[str, Any]) -> None:
-        """Append a line and sync it to disk. The checkpoint of the same epoch is written after it."""
+        """Append a line to the log and sync the log to disk. The checkpoint of the same epoch is written afterwards."""
         with self.log_file.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
@@ -212,7 +212,7 @@ class RunFolder:
         return lines[-1]
 
     def truncate_log(self, epochs: int) -> list[dict[str, Any]]:
-        """Keep only the lines of the first `epochs` epochs, and return them. A resumed run writes the others again."""
+        """Keep and return only the lines of the first `epochs` epochs. A resumed run writes the other lines again."""
         lines = self.read_log()
         if len(lines) < epochs:
             raise InputError(
@@ -286,7 +286,7 @@ def _read_json(path: Path, expected_type: type, description: str) -> Any:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders in a path. It is a run folder itself, or it has folders seed-N, which are sorted by N."""
+    """Return the run folders in a path, which is a run folder itself or contains folders seed-N (sorted by N)."""
     if RunFolder(path).exists():
         return [path]
     seeds = [p for p in path.glob("seed-*") if re.fullmatch(r"seed-\d+", p.name) and RunFolder(p).exists()]

@@ -275,7 +275,7 @@ def run_study_runs(
 
 
 def _describe_missing_run(spec: TrainSpec, runs_folder: Path) -> str:
-    """Return why a run cannot start, or "" if it can. It cannot start if a run that it refers to has failed."""
+    """Return why a run cannot start, or "" if it can start. A run cannot start if a run in its settings has failed."""
     try:
         check_referenced_runs(spec, runs_folder)
     except InputError as error:
@@ -374,7 +374,7 @@ def _read_valid_top1(record: dict[str, Any]) -> float | None:
 
 
 def _read_noise_top1(record: dict[str, Any]) -> float | None:
-    """Return the mean accuracy under noise. It is None in older records and for runs without validation images."""
+    """Return the mean accuracy under noise, or None for older records and for runs without validation images."""
     noise_top1 = record["figures"].get("noise_top1")
     return statistics.fmean(noise_top1.values()) if noise_top1 else None
 

@@ -241,7 +241,7 @@ class TrainingLoop:
             raise self._locate_non_finite(error) from None
 
     def _locate_non_finite(self, error: NonFiniteError) -> RunFailed:
-        """Return the failure of the run. It names the first non-finite layer if an eager step finds this layer."""
+        """Return the failure of the run, with the first non-finite layer if an eager step finds this layer."""
         return self._make_failure(error if error.rows is not None else self._replay(error))
 
     def _replay(self, error: NonFiniteError) -> NonFiniteError:

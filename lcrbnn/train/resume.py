@@ -135,7 +135,7 @@ def restore_newest_checkpoint(run: RunContext) -> RestoredRun:
 
 
 def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> RunState:
-    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the run state in it."""
+    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the checkpoint's run state."""
     where = f"the checkpoint {path}"
     arrays, facts = checkpoint
     check_checkpoint_metadata(checkpoint, path)

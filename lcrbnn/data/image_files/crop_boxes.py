@@ -25,7 +25,7 @@ class CropBox(NamedTuple):
 
 
 def draw_crop_numbers(key: int, position: int) -> np.ndarray:
-    """Return the random numbers of one image. They depend only on the epoch's key and the image's position."""
+    """Return the random numbers of one image, which depend only on the epoch's key and the image's position."""
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, position])).random(NUM_CROP_NUMBERS)
 
 

@@ -28,7 +28,7 @@ _CHUNK_HEADER = struct.Struct(">I4s")  # header of a PNG chunk: size of the cont
 
 
 def open_image(content: bytes) -> Any:
-    """Open an image without decoding its pixels. Raise BrokenImage if it is damaged or has more than MAX_PIXELS."""
+    """Open an image without decoding pixels. Raise BrokenImage for a damaged image or one with more than MAX_PIXELS."""
     from PIL import Image
 
     if not content:
@@ -61,7 +61,7 @@ def read_orientation(image: Any) -> Any:
 
 
 def load_image(path: Path, *, drop_alpha: bool = False) -> Any:
-    """Read a file and decode it to RGB. Raise BrokenImage if the file cannot be read or is not an image."""
+    """Read a file and decode it to RGB. Raise BrokenImage if the file is unreadable or not an image."""
     try:
         content = read_file(path)
     except OSError as error:

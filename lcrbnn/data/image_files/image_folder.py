@@ -131,7 +131,7 @@ def find_folder_with_classes(
 
 
 def format_differing_names(names: Sequence[str], other_names: Sequence[str]) -> str:
-    """Return up to four names that only one of two lists contains, as text. It is empty for equal lists."""
+    """Return up to four names that only one of two lists contains, as text, or "" for equal lists."""
     return ", ".join(sorted(set(names) ^ set(other_names))[:4])
 
 

@@ -104,14 +104,14 @@ class ImageIndex:
         return self._names[row].removeprefix(f"{self.root}/")
 
     def digest(self) -> str:
-        """Return a hash of the file names and labels, in order. It does not depend on the folder or archive."""
+        """Return a hash of the file names and labels, in order, which does not depend on the folder or archive."""
         digest = hashlib.sha256(self.labels.astype("<i8").tobytes())
         for name in self._names:
             digest.update(name.rpartition("/")[2].encode("utf-8", "surrogateescape") + b"\0")
         return digest.hexdigest()[:16]
 
     def take(self, rows: np.ndarray) -> ImageIndex:
-        """Return the index of these rows, in this order. It lists only the archives of these images."""
+        """Return the index of these rows, in this order. The new index lists only the archives of these images."""
         subset = ImageIndex([], self.labels[rows], self.root)
         subset._names = [self._names[row] for row in rows.tolist()]
         if self._relative_names is not None:
@@ -130,7 +130,7 @@ class ImageReader:
         self._handles: OrderedDict[str, int] = OrderedDict()
 
     def read(self, location: ImageLocation) -> bytes:
-        """Return the bytes of an image. Raise BrokenImage if they cannot be read or do not match their checksum."""
+        """Return the bytes of an image. Raise BrokenImage if the bytes cannot be read or do not match the checksum."""
         try:
             if location.storage == PLAIN_FILE:
                 return read_file(Path(location.path))
@@ -159,7 +159,7 @@ class ImageReader:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file. Raise BrokenImage if it is not a regular file or is too large."""
+    """Return the bytes of a regular file. Raise BrokenImage for any other path, or if the file is too large."""
     kind = describe_non_file(path)  # check before opening, because opening a pipe blocks until someone writes to it
     if kind is not None:
         raise BrokenImage(f"it is {kind}, not a regular file")

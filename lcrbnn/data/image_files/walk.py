@@ -1,4 +1,4 @@
-"""List the entries of train and val in an image folder. They can be in folders, zip archives and tar archives."""
+"""List the entries of train and val in an image folder, which can be in folders, zip archives and tar archives."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class DevicePrefetcher:
         self.pool.close()
 
     def __enter__(self) -> DevicePrefetcher:
-        """Return the prefetcher. The with statement closes it at its end."""
+        """Return the prefetcher. The with statement closes the prefetcher at the end of its block."""
         return self
 
     def __exit__(

@@ -44,7 +44,7 @@ _WORKER_PROGRAM = (
 
 
 class BatchRequest(NamedTuple):
-    """The images of a batch. They are cropped randomly by `positions` if `crop_key` is set, else at the centre."""
+    """The images of a batch, cropped randomly by `positions` if `crop_key` is set, and at the centre otherwise."""
 
     image_index: ImageIndex
     crop_key: int | None = None
@@ -143,7 +143,7 @@ class WorkerPool:
         self._reader.close()
 
     def __enter__(self) -> WorkerPool:
-        """Return the pool. The with statement closes it at its end."""
+        """Return the pool. The with statement closes the pool at the end of its block."""
         return self
 
     def __exit__(
@@ -270,7 +270,7 @@ class WorkerPool:
         self._pending_jobs.clear()
 
     def _describe_dead_worker(self, worker: _Worker) -> RunFailed:
-        """Return the error for a worker that has ended. It states the exit code or the signal."""
+        """Return the error for a worker that has ended, with its exit code or its signal."""
         try:
             code = worker.process.wait(SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -297,7 +297,7 @@ def _build_node(entry: Any, index: int, tensors: list[np.ndarray | PackedSigns])
 def _read_tensors(
     entries: list[Any], data: bytes, version: int, start: int, end: int
 ) -> list[np.ndarray | PackedSigns]:
-    """Return the tensors. They must be inside their section, aligned and disjoint, with zeros between them."""
+    """Return the tensors. All tensors must be inside their section, aligned and disjoint, with zeros between them."""
     tensors, ranges = [], []
     for index, entry in enumerate(entries):
         location = f"tensor {index}"

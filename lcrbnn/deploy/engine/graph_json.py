@@ -50,7 +50,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_number_length(word: str) -> str:
-    """Return the text of a number. Raise InputError if it is too long."""
+    """Return the text of a number. Raise InputError if the text is too long."""
     if len(word) >= NUMBER_LENGTH_LIMIT:
         raise InputError(
             f"a number of the graph must have fewer than {NUMBER_LENGTH_LIMIT} characters; got {reprlib.repr(word)}"

@@ -83,12 +83,12 @@ def infer_shapes(model: BnnModel) -> list[Shape]:
 
 
 def list_outputs(model: BnnModel) -> tuple[ModelOutput, ...]:
-    """Return the outputs of a model. If it lists no outputs, its last value is the only output."""
+    """Return the outputs of a model. If the model lists no outputs, its last value is the only output."""
     return tuple(model.outputs) or (ModelOutput("output", len(model.nodes)),)
 
 
 def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput:
-    """Return the only output of a model. Raise InputError if it has several outputs or a feature map as output."""
+    """Return the only output of a model. Raise InputError for several outputs, or for a feature map as output."""
     outputs = list_outputs(model)
     if len(outputs) > 1:
         names = ", ".join(format_value(output.name) for output in outputs)

@@ -47,7 +47,7 @@ def normalize_groups(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def resize_bilinear(node: Node, x: np.ndarray) -> np.ndarray:
-    """Return the resized map. It is interpolated along the columns first, then along the rows."""
+    """Return the resized map, interpolated first along the columns, then along the rows."""
     (h, w), align_corners = node.attributes["size"], bool(node.attributes["align_corners"])
     top, bottom, row_weights = _find_source_positions(x.shape[1], h, align_corners)
     left, right, column_weights = _find_source_positions(x.shape[2], w, align_corners)

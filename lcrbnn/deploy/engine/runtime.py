@@ -122,7 +122,7 @@ class Engine:
         fuse: bool = True,
         kernel: str | None = None,
     ) -> None:
-        """Open a .bnn file, or the content of one. Raise InputError if it is invalid."""
+        """Open a .bnn file, or the content of a .bnn file. Raise InputError if the model is invalid."""
         if kernel is not None and not isinstance(kernel, str):
             raise InputError(f"kernel must be the name of a kernel or None; got {kernel!r}")
         self._library = load_library()

@@ -43,7 +43,7 @@ class _InplaceProxy(fx.Proxy):
 
 
 class _CallTracer(fx.Tracer):
-    """Tracer that records the calls of one forward and does not enter the modules that it calls."""
+    """Tracer that records the calls of one forward, but not the calls inside the called modules."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -69,7 +69,7 @@ def _is_foreign_function(call: fx.Node) -> bool:
 
 
 def _find_needed_calls(calls: fx.Graph) -> set[fx.Node]:
-    """Return the calls that the output depends on, or that may overwrite a tensor that it depends on."""
+    """Return the calls on which the output depends, or which may overwrite a tensor that the output needs."""
     needed: set[fx.Node] = set()
     for call in reversed(calls.nodes):
         is_always_needed = (

@@ -183,7 +183,7 @@ def channels_first_index(shape: Shape) -> np.ndarray:
 
 
 def find_consumers(nodes: Sequence[NodeBuilder]) -> dict[NodeBuilder, list[NodeBuilder]]:
-    """Return for each node the nodes that read it."""
+    """Return a dictionary from each node to the nodes that read its value."""
     consumers: dict[NodeBuilder, list[NodeBuilder]] = {node: [] for node in nodes}
     for node in nodes:
         for input_node in node.inputs:

@@ -30,7 +30,7 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 
 
 class WeightBase(NamedTuple):
-    """One term of a weight: signs times one number per filter."""
+    """One term of a weight, the product of signs and one number per filter."""
 
     signs: np.ndarray  # signs of the weights, -1 and +1, with the axes in PyTorch's order
     scale: np.ndarray  # scale of each filter in float64, (out,)

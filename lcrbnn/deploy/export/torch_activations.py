@@ -75,7 +75,7 @@ def source_module_name(node: Node) -> str:
 def find_torch_value(
     node: Node, recorded: RecordedActivations, feature_order: np.ndarray | None, shape: tuple[int, ...]
 ) -> np.ndarray | None:
-    """Return PyTorch's value of a node, or None if no module computes it."""
+    """Return PyTorch's value of a node, or None if no module computes this value."""
     name = node.name.split(" + ")[-1]
     block, _, part = name.rpartition(".")
     output: Any = recorded.outputs.get(name)

@@ -86,7 +86,7 @@ class Cost:
 
 
 def count_cost(model: nn.Module, shape: tuple[int, ...]) -> Cost:
-    """Return the cost of one image with this shape (channels, height, width). It is counted during a forward pass."""
+    """Return the cost of one image with this shape (channels, height, width), counted during a forward pass."""
     counter = _CostCounter()
     named_layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(counter.make_layer_hook(name)) for name, m in named_layers]

@@ -97,7 +97,7 @@ class _BoundCalculator:
         )
 
     def bound_chain(self, modules: Sequence[NamedModule]) -> float:
-        """Return the product of the bounds of consecutive modules. A batch norm is merged into the layer before it."""
+        """Return the product of the bounds of consecutive modules. Batch norms are merged into the layer before."""
         total, remaining = 1.0, list(modules)
         while remaining:
             name, module = remaining.pop(0)

@@ -75,7 +75,7 @@ class AttackedModel:
 
     @torch.no_grad()
     def query(self, pixels: Tensor) -> Tensor:
-        """Return the logits without gradients. This counts as one query of a black-box attack."""
+        """Return the logits without gradients. The call counts as one query of a black-box attack."""
         return self.compute_logits(pixels)
 
     def compute_gradient(self, pixels: Tensor, labels: Tensor, loss: AttackLoss) -> tuple[Tensor, Tensor, Tensor]:

@@ -176,7 +176,7 @@ class ImageNetCFolder:
 
 
 def _find_corruption_folder(folder: Path, corruption: str) -> Path:
-    """Return the folder of one corruption. It is in the main folder, or in a subfolder such as blur or noise."""
+    """Return the folder of one corruption, in the main folder or in a subfolder such as blur or noise."""
     for candidate in (folder / corruption, *sorted(folder.glob(f"*/{corruption}"))):
         if candidate.is_dir():
             return candidate

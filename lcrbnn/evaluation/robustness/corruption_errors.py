@@ -111,7 +111,7 @@ def measure_corruption_errors(
 def _open_corrupted_set(
     dataset: DataSet, images: ImageArrays, settings: RobustnessSettings, options: RunOptions, device: torch.device
 ) -> tuple[CorruptedSet, FrostPhotos | None]:
-    """Return the source of corrupted test images, and the frost photos if it needs them."""
+    """Return the source of corrupted test images, and the frost photos if the source needs them."""
     if settings.num_images is not None:
         check_number(settings.num_images, "--num-images", low=1, high=len(images.test.labels), integer=True)
     photos = None

@@ -14,10 +14,10 @@ MAX_LBFGS_STEPS = 100
 
 
 class FeatureExtractor(nn.Module):
-    """A network without its last linear layer. It maps images to features (n, k)."""
+    """A network without its last linear layer, which maps images to features (n, k)."""
 
     def __init__(self, model: Network) -> None:
-        """Wrap a network without changing it. Raise InputError if its last layer is not linear."""
+        """Wrap a network without changing it. Raise InputError if the network's last layer is not linear."""
         super().__init__()
         head_layers = list(model.head) if isinstance(model.head, nn.Sequential) else [model.head]
         if not isinstance(head_layers[-1], nn.Linear):

@@ -111,7 +111,7 @@ def _coefficients_kernel(
     g, x, statistics, parts, counters, out, rows, channels,
     TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums of g and of g (x - mean) per channel, and the coefficients of the backward pass from them."""
+    """Compute the backward pass's coefficients from the sums of g and of g (x - mean) per channel."""
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     channel_mask = channel < channels
     first_row = tl.program_id(0) * TILES * ROWS

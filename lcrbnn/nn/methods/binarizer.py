@@ -109,7 +109,7 @@ class WeightBinarizer(Binarizer):
         """
 
     def project(self, weight: Tensor) -> None:
-        """Move the latent weight into the set that the method allows. Training calls this after each optimizer step."""
+        """Move the latent weight into the set that the method allows. Training calls this function after each step."""
 
     def fit_output_shape(self, output_shape: tuple[int, ...]) -> None:
         """Set the height and width of the layer's output. Training calls this once, before the first forward pass."""
@@ -154,7 +154,7 @@ class ActivationBinarizer(Binarizer):
             self._recorded_loss = loss
 
     def pop_extra_loss(self) -> Tensor | None:
-        """Return the loss term of the last forward pass and delete it. Return None if there is none."""
+        """Return the loss term of the last forward pass and delete it. If there is no loss term, return None."""
         noted, self._recorded_loss = self._recorded_loss, None
         return noted
 
@@ -179,13 +179,13 @@ class ActivationBinarizer(Binarizer):
         return None
 
     def padding_sign(self, value: float) -> float:
-        """Return the sign of the padding, or a number from -1 to 1. `value` is the padding value of the real input."""
+        """Return the sign of the padding, or a number from -1 to 1, for the padding value `value` of the real input."""
         return value
 
 
 @dataclass(frozen=True)
 class Method:
-    """A binarization method with its bits and options. It creates the two binarizers of a layer."""
+    """A binarization method with its bits and options, which creates the two binarizers of a layer."""
 
     name: str
     paper: str

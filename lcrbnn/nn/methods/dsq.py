@@ -15,7 +15,7 @@ MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5
 
 
 class SoftSign(nn.Module):
-    """The soft sign phi of DsqWeight. It has its own alpha and bound."""
+    """The soft sign phi of DsqWeight, with its own alpha and bound."""
 
     def __init__(self, bound: Tensor) -> None:
         """Create alpha and the bound, which starts at this value."""

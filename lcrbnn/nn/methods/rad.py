@@ -56,7 +56,7 @@ class RadActivation(BnnActivation):
     averages_extra_loss = True
 
     def __init__(self, channels: int, *, penalty: float = 2.0) -> None:
-        """Set the weight of the loss. It is 0 in the last part of training."""
+        """Set the weight of the loss, which is 0 in the last part of training."""
         super().__init__(channels)
         check_number(penalty, "the penalty of rad", low=0)
         self.strength = Schedule(partial(loss_weight_schedule, penalty=penalty))

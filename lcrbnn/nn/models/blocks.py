@@ -123,7 +123,7 @@ SHORTCUTS: dict[str, Callable[[int, int, int, Method | None], nn.Module]] = {
 
 
 class Block(nn.Module):
-    """Base class of the residual blocks. It creates convolutions, batch norms, activations and the shortcut."""
+    """Base class of the residual blocks, which creates convolutions, batch norms, activations and the shortcut."""
 
     num_convolutions = 2
     conv1: nn.Module

@@ -68,7 +68,7 @@ class Conv2d(nn.Conv2d):
 def make_convolution(
     in_channels: int, out_channels: int, kernel_size: int, stride: int, method: Method | None
 ) -> nn.Conv2d:
-    """Return a "same" convolution without bias. It is binary, or real if the method is None."""
+    """Return a "same" convolution without bias, which is binary, or real if the method is None."""
     if method is None:
         return Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
     return BinaryConv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, method=method)

@@ -1,4 +1,4 @@
-"""VGG-small is the network without skip connections in the CIFAR-10 tables. It pools before each batch norm."""
+"""VGG-small is the network of the CIFAR-10 tables without skip connections. Pooling comes before each batch norm."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def make_linear_ticks(low: float, high: float, num_ticks: int = 5) -> list[float
 
 
 def make_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most six powers of ten that cover the range from low to high. Both must be positive."""
+    """Return at most six powers of ten that cover the range from low to high, which must both be positive."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     stride = max(1, math.ceil((last - first) / 5))
     last += -(last - first) % stride

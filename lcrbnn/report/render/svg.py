@@ -281,7 +281,7 @@ def _draw_cell(chart: HeatMap, value: float, x: float, y: float, width: float, h
 
 
 def _draw_color_key(chart: HeatMap, x: float, y: float) -> list[str]:
-    """Draw the colour key: boxes from the smallest to the largest value, and numbers below them."""
+    """Draw the colour key, a row of boxes from the smallest to the largest value with numbers below."""
     steps = [i / 4 for i in range(-4 if chart.is_signed else 0, 5)]
     step_width = (WIDTH - RIGHT_MARGIN - x) / len(steps)
     parts = []

@@ -14,7 +14,7 @@ from lcrbnn.nn.kernels.batch_norm import forward_statistics, make_arrival_counte
 
 @contextmanager
 def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module]) -> Iterator[None]:
-    """Inside this context, these modules have another class. It must not have more state than the original class."""
+    """Inside this context, the modules have another class, which must not have more state than the original class."""
     original_classes = [type(module) for module in modules]
     for module in modules:
         module.__class__ = module_class

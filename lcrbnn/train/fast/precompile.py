@@ -109,7 +109,7 @@ def run_precompile_worker(job: dict[str, Any]) -> None:
 
 
 def compile_step(spec: TrainSpec, options: RunOptions) -> None:
-    """Compile the step of a run as its first epoch does, then discard it. Only the compiler's cache on disk changes."""
+    """Compile the step of a run as in its first epoch, then discard it. Only the cache of the compiler changes."""
     device = find_device(options.device)
     with ExitStack() as stack:
         parts = build_training_parts(spec, device, fused=device.type == "cuda", runs_folder=options.runs_folder)

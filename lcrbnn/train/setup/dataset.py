@@ -60,7 +60,7 @@ def check_same_classes(folder: RunFolder, class_names: tuple[str, ...], role: st
 
 
 def check_class_names(class_names: tuple[str, ...], folder: Path) -> None:
-    """Raise InputError if a class name is not valid UTF-8, because no exported file could contain it."""
+    """Raise InputError if a class name is not valid UTF-8, because no exported file could contain such a name."""
     for name in class_names:
         try:
             name.encode()
@@ -93,7 +93,7 @@ BrokenImages = dict[str, str]
 
 @dataclass(frozen=True)
 class DataAccess:
-    """Options for reading image files. They do not change the result of a run."""
+    """Options for reading image files, which do not change the result of a run."""
 
     data_folder: Path = field(default_factory=default_data_folder)
     workers: int = -1  # number of worker processes; -1 = one per CPU core, minus one; 0 = read in this process

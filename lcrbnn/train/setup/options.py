@@ -27,7 +27,7 @@ STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of the execution of a run. They do not change its outcome, except for the last bits of sums."""
+    """Options of the execution of a run, which do not change the outcome except for the last bits of sums."""
 
     device: str = "auto"  # name of the device: auto, cpu or cuda
     data_folder: Path = field(default_factory=default_data_folder)

@@ -305,7 +305,7 @@ class TrainSpec:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> TrainSpec:
-        """Return the spec of a `to_dict` of schema 1 or 2. Missing fields have their defaults: they are newer."""
+        """Return the spec of a `to_dict` of schema 1 or 2. Missing fields, which are newer, get their defaults."""
         if "schema" not in stored:
             raise InputError("a spec without a schema number was not written by lcrbnn")
         check_schema(stored)
@@ -331,7 +331,7 @@ def _digest(schema: int, settings: Mapping[str, Any]) -> str:
 
 
 def parse_options(pairs: Sequence[str], what: str) -> dict[str, Any]:
-    """Return {"beta": 1} for ["beta=1"]. Numbers, true and false are converted, other values stay text."""
+    """Return a dictionary from texts NAME=VALUE: {"beta": 1} for ["beta=1"]. Numbers and booleans are converted."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")

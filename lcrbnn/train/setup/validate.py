@@ -55,7 +55,7 @@ def check_referenced_run_images(spec: TrainSpec, runs_folder: Path, splits: RunS
 
 
 def validate_spec(spec: TrainSpec) -> None:
-    """Raise InputError if a spec is invalid. Its images and the runs that it names are not read."""
+    """Raise InputError if a spec is invalid. This function does not read images or other runs."""
     find_dataset(spec)
     lookup(MODELS, spec.model, "network")
     variant, method = build_lcr_variant(spec), configure_method(spec)
@@ -111,7 +111,7 @@ def check_referenced_runs(
 
 
 def check_training_images(folder: RunFolder, digest: str, role: str) -> None:
-    """Raise InputError if a run was trained on other images, as this run may then be validated on some of them."""
+    """Raise InputError if a run was trained on other images, because this run may be validated on such images."""
     trained_digest = load_run(folder)[3].get("images", "")
     if digest and trained_digest and trained_digest != digest:
         raise InputError(
