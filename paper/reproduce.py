@@ -100,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_output_files(args: argparse.Namespace) -> None:
-    """Raise InputError if an output file cannot be written. This is checked before anything is run or printed."""
+    """Raise InputError, before anything is run or printed, if an output file cannot be written."""
     from lcrbnn.errors import check_output_file
     from lcrbnn.report.figures.figure import check_figure_path
 

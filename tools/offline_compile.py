@@ -53,7 +53,7 @@ H200 = {
 
 
 class CodeGenerated(Exception):
-    """Exception that ends a compilation as soon as the code is generated. It is no failure."""
+    """Exception, but no failure, that ends a compilation as soon as the code is generated."""
 
 
 def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:

@@ -39,7 +39,7 @@ def _export(name: str, method: str | None, image_size: int, num_classes: int) ->
 
 
 def make_binary_convolutions(image_size: int = 56) -> BnnModel:
-    """Return a sequence of the 16 binary 3x3 convolutions of a ResNet-18. Between them, only the signs are taken."""
+    """Return a sequence of the 16 binary 3x3 convolutions of a ResNet-18, with only the signs taken in between."""
     rng, nodes, channels = np.random.default_rng(0), list[Node](), 64
     for i in range(16):
         is_strided = i in (4, 8, 12)

@@ -215,12 +215,12 @@ def summarize_runtime(times_ms: list[float], engine_median: float, last_result: 
 
 
 def max_relative_difference(outputs: list[np.ndarray]) -> float:
-    """Return the largest difference between an output and the first one, relative to the largest value of the first."""
+    """Return the largest difference between an output and the first output, relative to the first's largest value."""
     return float(max(np.abs(a - outputs[0]).max() for a in outputs) / np.abs(outputs[0]).max())
 
 
 def compute_two_thread_speedup(figures: dict[str, Any]) -> dict[str, float]:
-    """Return how much faster the engine is with two threads than with one, for each number of images per call."""
+    """Return the ratio of the engine's speed with two threads to that with one, per number of images per call."""
     speedups = {}
     for setting in [s for s in figures if s.startswith("1 threads")]:
         one_thread, two_threads = figures[setting], figures.get(setting.replace("1 threads", "2 threads"))
@@ -257,7 +257,7 @@ print(1000 * took, peak() - before)
 
 
 def measure_footprint(path: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Return the milliseconds to load a file and the megabytes after one call. Both are medians of nine processes."""
+    """Return the milliseconds to load a file and the megabytes after one call, both as medians of nine processes."""
     command, env = [sys.executable, "-c", _MEASURE_LOADING, str(path)], {**os.environ, **environment}
     outputs = [subprocess.check_output(command, text=True, env=env, cwd=ROOT).split() for _ in range(9)]
     loads, megabytes = (sorted(float(row[i]) for row in outputs) for i in (0, 1))

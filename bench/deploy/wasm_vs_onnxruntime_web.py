@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def install_onnxruntime_web(folder: Path) -> Path:
-    """Install ONNX Runtime Web into a new folder and return it."""
+    """Install ONNX Runtime Web into a new folder and return the path of this folder."""
     folder.mkdir()
     subprocess.run(["npm", "install", "--silent", "--prefix", str(folder), PACKAGE], check=True)
     return folder

@@ -81,7 +81,7 @@ class Cluster:
     images_per_core_s: float = 100.0  # number of images that one CPU core decodes per second
 
     def slowest_link(self, n: int) -> Link:
-        """Return the slowest link in a ring of n GPUs. It limits the speed of the ring."""
+        """Return the slowest link in a ring of n GPUs, which limits the speed of the ring."""
         if n <= self.gpus_per_machine:
             return self.within_machine
         return Link(min(self.within_machine.bandwidth, self.network.bandwidth), self.network.latency)

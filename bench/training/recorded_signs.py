@@ -56,7 +56,7 @@ def force_signs(model: nn.Module, forced: SignsByBinarizer) -> None:
 
 
 def count_flipped_signs(a: SignsByBinarizer, b: SignsByBinarizer) -> dict[str, Any]:
-    """Return the total number of signs that differ, and the name of the binarizer with the largest fraction of them."""
+    """Return the total number of differing signs, and the binarizer name with the largest fraction of such signs."""
     counts = {name: (int((a[name] ^ b[name]).sum()), a[name].numel()) for name in a}
     worst = max(counts, key=lambda name: counts[name][0] / counts[name][1])
     return {

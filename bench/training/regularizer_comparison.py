@@ -57,7 +57,7 @@ class VariantTrainer:
     """Trainer of one variant on fixed images."""
 
     def __init__(self, name: str, uses_lcr: bool) -> None:
-        """Build the network. Its initial weights are the same in every variant."""
+        """Build the network, whose initial weights are the same in every variant."""
         torch.manual_seed(0)
         self.model = lcrbnn.create_model("resnet20-double", "irnet").to(DEVICE)
         self.images = torch.randn(BATCH_SIZE, 3, 32, 32).to(DEVICE)

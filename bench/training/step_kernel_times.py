@@ -14,7 +14,7 @@ class KernelProfiler:
     """Profiler of `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
 
     def __init__(self, num_steps: int) -> None:
-        """Create the profiler without starting it."""
+        """Create the profiler, which does not run yet."""
         self.num_steps, self.figures, self._steps_done = num_steps, dict[str, Any](), -1
         self._profile = profile(activities=[ProfilerActivity.CUDA])
 

@@ -35,7 +35,7 @@ def estimate_gpu_minutes(paper_tables: PaperTables, table: PaperTable) -> float 
 
 @cache
 def find_training_speed(model: str) -> float | None:
-    """Return the images per second of a network on one H200, or None if there is no record for it."""
+    """Return the images per second of a network on one H200, or None without a record of this speed."""
     name = next((record for start, record in SPEED_RECORD_NAMES.items() if model.startswith(start)), None)
     if name is None:
         return None

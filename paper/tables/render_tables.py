@@ -157,7 +157,7 @@ def _split_sections(text: str) -> dict[str, str]:
 
 
 def describe_table(table: PaperTable) -> str:
-    """Return where the paper has a table, and the command that reproduces it."""
+    """Return where the paper has a table, and the command that reproduces this table."""
     return f"In the paper: {table.source}. Command for our values: `lcrbnn reproduce {table.name}`."
 
 

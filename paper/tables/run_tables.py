@@ -119,7 +119,7 @@ def _finish_run(
     options: RunOptions,
     measure_layers: LayerMeasurement | None,
 ) -> None:
-    """Evaluate a trained run on the test images unless this is done. Measure its layers. Store weights and record."""
+    """Evaluate a trained run on the test images unless this is done. Measure its layers, store weights and record."""
     variant, record = TableVariant(run.study, run.variant), folder / "record.json"
     stored_record = paper_tables.records / f"{run.relative_path}.json"
     if not read_record(record).get("test_results"):

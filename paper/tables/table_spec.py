@@ -79,7 +79,7 @@ class PaperTables:
         return self._plans[study]
 
     def get_baseline(self, variant: TableVariant) -> TableVariant:
-        """Return the baseline of a variant. It may be in another plan."""
+        """Return the baseline of a variant, which may be in another plan."""
         study, _, name = self.get_plan(variant.study).baseline.rpartition("/")
         return TableVariant(study or variant.study, name)
 
