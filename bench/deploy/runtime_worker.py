@@ -17,7 +17,7 @@ from bench.worker_processes import serve_requests
 from lcrbnn.deploy.benchmark.runtimes import RUNTIMES, RunBatch
 from lcrbnn.deploy.engine.bnn_file import read_model
 
-# calls before the first request; each request makes one additional call that is not timed, to fill the caches
+# number of calls before the first request; each request makes one additional call that is not timed, to fill the caches
 NUM_WARM_UP_CALLS = 3
 PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # function that runs a batch, and facts for the record
 Clock = Callable[[], float]  # function that returns the time of the convolutions in the last call, in milliseconds

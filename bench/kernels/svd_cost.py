@@ -25,7 +25,7 @@ from lcrbnn.runs.record import write_record
 
 BATCH_SIZE = 128
 NUM_ITERATIONS = 5
-# sizes of the feature maps in the three stages, which have three blocks each
+# sizes of the feature maps in the three stages, each of which has three blocks
 MAP_SIZES = (16 * 32 * 32, 32 * 16 * 16, 64 * 8 * 8)
 
 

@@ -37,7 +37,7 @@ COMPILER_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# Fusion options by case name. Cases without an entry use the default options of the package.
+# Dictionary: case name -> fusion options. Cases without an entry use the default options of the package.
 FUSION_OPTIONS: dict[str, FusionOptions] = {
     "wordy": FusionOptions(),
     "norms": FusionOptions(fuse_batch_norms=True, scale_weights=True),

@@ -26,7 +26,7 @@ from lcrbnn.train.fast.compiled_step import CompiledStep
 from lcrbnn.train.setup.build import TrainingParts, build_training_parts
 from lcrbnn.train.setup.spec import TrainSpec
 
-# target: maximum relative error of all gradients together, by precision
+# dictionary: precision -> maximum relative error of all gradients together (a target)
 MAX_RELATIVE_ERRORS = {"float32": 1e-5, "bfloat16": 1e-2}
 # Parameters whose gradient norm is below this fraction of the total norm are ignored in the largest error.
 MIN_NORM_FRACTION = 1e-3

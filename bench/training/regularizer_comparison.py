@@ -43,7 +43,7 @@ NUM_COMPARED_IMAGES = 8  # number of images for measuring the change of layer ou
 REGULARIZER_WEIGHT = 1e-4  # weight of the loss of defensive quantization
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-# Variant name -> (key of REGULARIZERS, whether LCR is used).
+# Dictionary: variant name -> (key of REGULARIZERS, whether LCR is used).
 VARIANTS: dict[str, tuple[str, bool]] = {
     "none": ("none", False),
     "retention (LCR, default)": ("none", True),

@@ -9,7 +9,7 @@ from pathlib import Path
 from paper.tables.table_spec import PaperTable, PaperTables
 
 SPEED_RECORDS = Path(__file__).parents[2] / "bench" / "records"
-# Training speed of parallel runs in bfloat16 on one H200, without LCR, by the start of the network's name.
+# Dictionary: start of a network's name -> training speed of parallel runs in bfloat16 on one H200, without LCR.
 SPEED_RECORD_NAMES = {
     "resnet20": "gpu-steps-resnet20-five-lean.json",
     "resnet18": "gpu-steps-resnet18-three-lean.json",
