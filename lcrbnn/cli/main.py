@@ -16,8 +16,8 @@ from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed, StopSignal, d
 from lcrbnn.runs.old_names import reject_old_options
 from lcrbnn.runs.terminal import PrintableStream
 
-# Command -> one-line description, in the groups of `lcrbnn --help`. Each command is a module of lcrbnn.cli with
-# add_arguments(parser), execute(args) -> int and EXAMPLES. It is imported only when it is called.
+# Dictionary: command -> one-line description, in the groups of `lcrbnn --help`. Each command is a module of lcrbnn.cli
+# with add_arguments(parser), execute(args) -> int and EXAMPLES. The module is imported only for this command.
 COMMAND_GROUPS = {
     "train": {
         "train": "train a network into a run folder, or resume an interrupted run",

@@ -13,7 +13,7 @@ DEFAULT_CHECKPOINT_INTERVAL_S = 30.0
 DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
-# A parser or one of its option groups: argparse has no public class for both.
+# A parser or a group of options. argparse has no public class for both types.
 ArgumentContainer = argparse._ActionsContainer
 
 

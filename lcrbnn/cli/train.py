@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recipe", nargs="?", metavar="RECIPE", help="name of a recipe (see lcrbnn recipes), or your own .toml file"
     )
     groups = {name: parser.add_argument_group(name) for name in OPTION_GROUPS}
-    # torchrun accepts abbreviations of its own options: no option here may be the beginning of one of those.
+    # torchrun accepts abbreviations of its options, so no option here may be the beginning of an option of torchrun.
     groups["run"].add_argument(
         "--run-folder",
         type=Path,

@@ -79,7 +79,7 @@ def _find_files(folder: Path) -> tuple[Path, CifarLayout] | None:
 
 
 def _read_verified(path: Path, md5: str) -> bytes:
-    """Return the content of an official file. Raise InputError before the content is parsed if its MD5 is wrong."""
+    """Return the content of an official file. If its MD5 is wrong, raise InputError before parsing the content."""
     try:
         content = path.read_bytes()
     except OSError as error:

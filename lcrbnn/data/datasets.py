@@ -33,12 +33,12 @@ class DataSet:
     max_pixel_value: int  # pixel values are divided by this number before they are normalised
     mean: tuple[float, ...]  # mean and standard deviation per channel, in units of max_pixel_value
     std: tuple[float, ...]
-    # number of training images used for validation; at most a tenth of them if images are read from files
+    # number of training images used for validation; at most a tenth of all images if they are read from files
     num_validation_images: int
     default_augmentation: str  # key of AUGMENTATIONS: the standard augmentation of this data set
     load: Callable[[Path], ImageArrays]
     class_names: tuple[str, ...] = ()  # names of the classes; if empty, classes are called by their numbers
-    # how image files are indexed; None if the data set is not read from image files
+    # function that indexes the image files; None if the data set is not read from image files
     find_image_folder: Callable[[Path], ImageFolder] | None = None
     resize_ratio: float = 1.0  # in evaluation: (shorter side of the resized image) / (side of the centre crop)
 

@@ -42,7 +42,7 @@ PIXELS_PER_IMAGE = 32 * 32
 DOWNLOAD_TIMEOUT_S = 30.0  # timeout of a download: seconds without a response or without a further byte
 PACKAGE_MANAGER_TIMEOUT_S = 600.0
 
-# called with the bytes received so far and the bytes in total (0 if unknown)
+# function that is called with the number of received bytes and the total number of bytes (0 if unknown)
 ProgressCallback = Callable[[int, int], None]
 
 

@@ -51,7 +51,7 @@ def check_modules_exist(model: nn.Module, ports: Sequence[ModulePort]) -> None:
     """Raise InputError if the model has no module of a port's name."""
     names = [name for name, _ in model.named_modules() if name]
     unknown = [port.module for port in ports if port.module not in names]
-    # The message lists no submodules of binary layers: users do not mean these.
+    # The message lists no submodules of binary layers, because users do not mean such modules.
     binary_layer_prefixes = tuple(f"{name}." for name, _ in iter_binary_layers(model))
     listed_names = [name for name in names if not name.startswith(binary_layer_prefixes)]
     check_known_names(unknown, listed_names, f"module of {type(model).__name__}")

@@ -347,7 +347,7 @@ class Retention(nn.Module):
             raise InputError(f"the argument teacher needs reference='teacher'; the reference is {reference!r}")
 
 
-# How the feature maps of the reference are obtained, by `LcrVariant.reference`.
+# Functions that return the feature maps of the reference, by `LcrVariant.reference`.
 REFERENCES = {
     "pre-binarization": Retention._use_maps_of_same_pass,
     "latent-weights": Retention._run_with_latent_weights,

@@ -175,14 +175,14 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "log-ratio": lambda sigma_b, sigma_f, weight: (
         (_divide_sigmas(sigma_b, sigma_f).clamp_min(MIN_SIGMA).log() * weight).square().mean()
     ),
-    # mean squared difference, as in the official code
+    # mean squared difference of the norms, as in the official code
     "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,
 }
 
 # Functions of the batch size that return the factor of lambda * L_Lip in the total loss.
 COEFFICIENTS: dict[str, Callable[[int], float]] = {
     "half": lambda batch_size: 1 / 2,  # factor in Eq. 12 of the paper
-    # the published code, in which lambda has the name alpha
+    # factor in the published code, in which lambda has the name alpha
     "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),
 }
 

@@ -32,7 +32,8 @@ from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products
 
 Pair = tuple[Tensor, Tensor]  # feature map before (front) and feature map after (back) a layer or block
 
-# A row that is shorter than this has no direction. Its map is zero everywhere (or constant, if it is centered).
+# A row that is shorter than this length has no direction. The feature map of such a row is zero everywhere, or constant
+# if maps are centered.
 _MIN_LENGTH = 1e-12
 
 
@@ -216,7 +217,7 @@ class CrossGramStack:
 
     fronts: list[FlattenedMap]
     backs: list[FlattenedMap]
-    # 1 / length of the front rows and of the back rows, each (b, n); None without normalization
+    # reciprocal lengths of the front rows and of the back rows, each (b, n); None without normalization
     scales: tuple[Tensor, Tensor] | None
     cross_gram: Tensor
     squared = True

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from lcrbnn.device import can_run_triton
 
-# (Limit, factor) by the type of the sums. If a row has an absolute value above the limit, it is multiplied by the
-# factor, a power of two. Then the sum of its squares does not overflow (for up to 2^24 numbers per row). The length of
-# the row stays above the minimum length in retention_matrix.py.
+# Dictionary: type of the sums -> (limit, factor). If a row has an absolute value above the limit, the row is multiplied
+# by the factor, a power of two. Then the sum of its squares does not overflow (for up to 2^24 numbers per row). The
+# length of the row stays above the minimum length in retention_matrix.py.
 _SHRINK_LIMIT_AND_FACTOR = {torch.float32: (2.0**50, 2.0**-80), torch.float64: (2.0**500, 2.0**-528)}
 
 

@@ -99,7 +99,7 @@ LCR_DEFAULTS: dict[str, Callable[[TrainSpec], dict[str, Any]]] = {
     # The weight that is best in the paper's Table 3. Here, training with this weight diverges, because this variant
     # does not normalize the activations (paper/docs/LOG.md).
     "paper": lambda spec: {"lcr_variant": "paper", "lcr_weight": 4.0},
-    # the weight of the released code; this variant needs a teacher
+    # weight λ of the released code; this variant needs a teacher
     "official": lambda spec: {"lcr_variant": "official", "lcr_weight": 8.0},
 }
 

@@ -49,7 +49,7 @@ class ProgressBar:
         self.is_terminal = self.stream is not None and self.stream.isatty()
         self.start_time = time.monotonic()
         self._last_redraw = -REDRAW_INTERVAL_S
-        # marks: a time, and the number of steps that were done at that time
+        # each mark is a time, and the number of steps that were done at that time
         self._marks = deque([(self.start_time, num_done)])
 
     def format_time_left(self) -> str:

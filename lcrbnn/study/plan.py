@@ -96,7 +96,7 @@ class StudyPlan:
     variants: dict[str, TrainSpec]
     # Names of variants whose settings are not decided yet, because they extend a variant that is not in its plan
     undecided: tuple[str, ...] = ()
-    # variant -> error message, see StudyRun.unused_setting
+    # dictionary: variant -> error message, see StudyRun.unused_setting
     unused_settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -250,7 +250,7 @@ def run_study_runs(
 
     def handle_finished(paths: Iterable[Path]) -> None:
         for path in filter(_has_record, paths):
-            # the run is finished, but its copied record was lost
+            # Here the run is finished, but the copy of its record was lost.
             if not (records / f"{runs_by_path[path].relative_path}.json").exists():
                 copy_run_record(path)
             on_finished(runs_by_path[path], path)

@@ -196,7 +196,7 @@ class TrainingLoop:
     def _describe_progress(self) -> str:
         means = self._compute_means()
         lcr_loss = f"  L_Lip {means['lip']:.4f}" if self.spec.uses_lcr else ""
-        # value of the last epoch
+        # validation accuracy of the last epoch
         valid = "" if self._last_valid_top1 is None else f"  valid {self._last_valid_top1:.1f} %"
         train = f"train {100 * means['correct']:.1f} %{valid}"
         return f"{self.context.line_prefix}epoch {self.state.epoch + 1}  loss {means['loss']:.4f}{lcr_loss}  {train}"

@@ -33,7 +33,7 @@ from lcrbnn.train.setup.validate import (
 )
 from lcrbnn.train.tensorboard import TensorboardWriter, check_tensorboard_installed
 
-# makes a progress bar from the total number of steps and the number that is already done
+# function (total number of steps, number of finished steps) that returns a progress bar
 ProgressFactory = Callable[[int, int], ProgressBar]
 
 

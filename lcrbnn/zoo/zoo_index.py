@@ -12,7 +12,8 @@ from lcrbnn.runs.atomic_files import write_atomic
 ZOO_FOLDER = Path(__file__).parent
 # Prefix of the name of a zoo network on the command line; paths of runs and files do not have this prefix
 ZOO_PREFIX = "zoo:"
-# size limit of files in the package, so that the wheel stays under 4 MB; larger files are only in the source tree
+# maximum number of bytes of a zoo file in the package, so that the wheel stays under 4 MB; larger files are not in the
+# wheel
 MAX_BYTES_IN_WHEEL = 500_000
 LARGE_FILES_FOLDER = "zoo"  # folder for larger zoo files, in the root of the source tree
 

@@ -17,7 +17,7 @@ from lcrbnn.device import make_generator
 from lcrbnn.errors import InputError
 
 MAX_EVALUATION_BATCH_SIZE = 1000  # number of images in an evaluation batch
-# pixels per evaluation batch, so that batches of large images have fewer images
+# maximum number of pixels per evaluation batch, so that batches of large images have fewer images
 MAX_EVALUATION_BATCH_PIXELS = 16_000_000
 
 

@@ -98,7 +98,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         self._free_slots: list[int] = []
         self._unassigned_chunks: deque[WorkChunk] = deque()
-        # by chunk_id: the job and the position of the chunk in its batch
+        # dictionary from a chunk_id to the job and the position of the chunk in its batch
         self._chunk_owners: dict[int, tuple[BatchJob, int]] = {}
         self._next_chunk_id = 0
         self._pending_jobs: deque[BatchJob] = deque()

@@ -13,11 +13,12 @@ import numpy as np
 
 _F = np.float32
 
-# (exp(r) − 1 − r) / r² for |r| ≤ ln(2) / 2, the lowest power first.
+# Coefficients of (exp(r) − 1 − r) / r² for |r| ≤ ln(2) / 2, the lowest power first.
 _EXP_COEFFICIENTS = (0.5, 0.16666667, 0.04166627, 0.008333264, 0.0013946105, 0.00019918373)
-# (tanh(x) − x) / x³ as a polynomial in x², for |x| < 0.5625.
+# Coefficients of (tanh(x) − x) / x³ as a polynomial in x², for |x| < 0.5625.
 _TANH_COEFFICIENTS = (-0.3333331, 0.13332368, -0.0538281, 0.020967646, -0.0061222669)
-# exp(x² / 2) · (1 − Φ(x)) / t as a polynomial in t = 1 / (1 + 0.3 x), for x ≥ 0. Φ is the normal distribution function.
+# Coefficients of exp(x² / 2) · (1 − Φ(x)) / t as a polynomial in t = 1 / (1 + 0.3 x), for x ≥ 0, where Φ is the normal
+# distribution function.
 _NORMAL_COEFFICIENTS = (
     0.11962454,
     0.12082632,

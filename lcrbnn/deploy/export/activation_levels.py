@@ -151,7 +151,7 @@ def _repeat(threshold: np.ndarray | np.floating, x: Value) -> np.ndarray:
     return np.full(x.shape[2], threshold, np.float32)
 
 
-# Type of activation binarizer -> function that returns its levels. All other types have one sign, see SIGN_RULES.
+# Dictionary: type of activation binarizer -> function that returns the levels. Other types are in SIGN_RULES.
 ACTIVATION_LEVELS: dict[type, LevelRule] = {
     AbcActivation: _export_abcnet,
     IenetActivation: _export_ienet,

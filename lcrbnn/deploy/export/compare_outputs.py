@@ -34,7 +34,7 @@ from lcrbnn.deploy.export.torch_activations import (
 LAYER_OPS = ("conv", "bconv", "wconv")
 TORCH_BATCH_SIZE = 50  # number of images per forward pass of PyTorch
 
-# Returns the value of a node for its inputs, and the integer sums if it is a bconv.
+# Function that returns the value of a node for its inputs, and the integer sums if the node is a bconv.
 RunNode = Callable[[Node, Sequence[np.ndarray]], tuple[np.ndarray, np.ndarray | None]]
 
 

@@ -170,7 +170,7 @@ class _Products:
         return self._add_node("conv", "weight_offset", sums, self.shape, weight=weight, **window)
 
     def count_constant(self, bases: list[WeightBase]) -> np.ndarray:
-        """Return the constant of each filter from the offset of the activations, if it is the same at each position."""
+        """Return the constant of each filter from the activations' offset, if all positions have the same constant."""
         total = np.zeros(self.shape[2])
         for base in bases:
             total += base.scale * self._constant_of_filter(base.signs)

@@ -69,7 +69,7 @@ def _dorefa_threshold(binarizer: object, channels: int) -> Threshold:
     return np.full(channels, DOREFA_THRESHOLD, np.float32)
 
 
-# Type of activation binarizer -> function of binarizer and number of channels that returns the thresholds.
+# Dictionary: type of activation binarizer -> function (binarizer, number of channels) that returns the thresholds.
 SIGN_RULES: dict[type, Callable[[object, int], Threshold]] = {
     BnnActivation: _zero_threshold,
     XnorActivation: _zero_threshold,

@@ -32,7 +32,7 @@ SIGNIFICANT_DIGITS = 6
 NUM_PARTS = 4  # number of parts of an analysis; the progress bar counts them
 IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels, for signs that differ between two different images
 
-# Figures that are compared between groups of runs: key in the summary -> title of the table row.
+# Dictionary: key in the summary of a number that is compared between groups of runs -> title of the table row.
 SUMMARY_TITLES: dict[str, str] = {
     "surrogate_log10": "log10 of the surrogate's upper bound",
     "eq5_log10": "log10 of Eq. 5's product (lower ends)",

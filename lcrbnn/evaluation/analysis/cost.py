@@ -165,7 +165,7 @@ class _CostCounter(TorchDispatchMode):
 
 
 STANDARDIZATION_OPS = 4  # number of operations per activation: mean, standard deviation, difference, quotient
-# type of module -> function (module, input, output) that returns the number of operations
+# dictionary: type of module -> function (module, input, output) that returns the number of operations
 OperationRule = Callable[[Any, Tensor, Tensor], int]
 
 _ADD_OPERATORS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)

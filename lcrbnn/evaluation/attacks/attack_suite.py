@@ -31,7 +31,7 @@ class RobustAccuracy(NamedTuple):
     black_box_only: int  # number of images that only attacks without gradients misclassify
     best_gradient: float | None  # accuracy in percent under the strongest gradient attack
     best_black_box: float | None  # accuracy in percent under the strongest attack without gradients
-    # by attack, one entry per image: whether it is correct both without and with the attack
+    # dictionary: attack -> for each image, whether the prediction is correct without and with the attack
     survived: dict[str, list[bool]]
 
     @property

@@ -149,7 +149,7 @@ def equalize_levels(levels: Tensor) -> Tensor:
     The input levels are integers from 0 to MAX_EDGE_DISTANCE_PX.
     """
     num_pixels = levels[0].numel()
-    # number of pixels by image and distance, (n, MAX_EDGE_DISTANCE_PX + 1)
+    # number of pixels for each image and each distance, (n, MAX_EDGE_DISTANCE_PX + 1)
     counts = torch.stack([(levels == v).sum((1, 2)) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     cumulative = torch.stack([counts[:, : v + 1].sum(1) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     lowest_level = (counts > 0).int().argmax(1, keepdim=True)

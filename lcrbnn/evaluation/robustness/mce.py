@@ -29,7 +29,7 @@ ALEXNET_ERRORS: dict[str, float] = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-# clean error of AlexNet as quoted in the literature; the source of the other values does not contain it
+# error of AlexNet on clean images (fraction) as quoted in the literature; the source above does not contain this error
 ALEXNET_CLEAN_ERROR = 0.435
 MCE_IMAGE_SIDE = 224  # side length in pixels of the images of ImageNet-C, for which alone mCE is defined
 

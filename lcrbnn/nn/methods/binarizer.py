@@ -112,7 +112,7 @@ class WeightBinarizer(Binarizer):
         """Move the latent weight into the set that the method allows. Training calls this function after each step."""
 
     def fit_output_shape(self, output_shape: tuple[int, ...]) -> None:
-        """Set the height and width of the layer's output. Training calls this once, before the first forward pass."""
+        """Set the height and width of the layer's output. Training calls this once before the first forward pass."""
 
     def extra_loss(self, weight: Tensor) -> Tensor | None:
         """Return the method's loss term for this weight, a scalar with gradient, or None if there is no such term."""

@@ -13,8 +13,8 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, WeightBinarizer
 
-# Two limits of |x|. Below the first, the slope is that of a straight line from 0 to the curve. Above the second, it is
-# 0.
+# Two limits of |x|. Below the first limit, the slope is that of a straight line from 0 to the curve. Above the second
+# limit, the slope is 0.
 CHORD_LIMIT, ZERO_SLOPE_LIMIT = 0.1, 1.5
 
 

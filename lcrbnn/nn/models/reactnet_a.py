@@ -10,7 +10,7 @@ from lcrbnn.nn.models.blocks import RPReLU
 from lcrbnn.nn.models.network import Network, make_convolution
 
 STEM_CHANNELS = 32
-# per stage: (channels, blocks, stride of the first block)
+# (number of channels, number of blocks, stride of the first block) of each stage
 STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 6, 2), (1024, 2, 2))
 
 

@@ -11,7 +11,7 @@ from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.models.network import Network, make_convolution
 
-# Per convolution: (output channels, whether a max pool follows).
+# (Number of output channels, whether a max pool follows) of each convolution.
 STAGES = (((128, True),), ((256, False), (256, True)), ((512, False), (512, True)))
 
 

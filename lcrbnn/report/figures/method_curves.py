@@ -41,7 +41,7 @@ def compute_activation_curve(method: Method, progress: float) -> Curve:
     binarizer.eval().set_progress(progress)
     _set_learned_values(binarizer)
     value = binarizer(x.reshape(1, 1, 1, -1)).dequantize().reshape(-1)
-    # these methods standardise the sample; no others do
+    # methods that standardise the sample
     is_coupled = isinstance(binarizer, RbnnActivation | SimanActivation)
     slope = _jacobian_diagonal(value, x) if is_coupled else torch.autograd.grad(value.sum(), x)[0]
     return Curve(x.detach(), value.detach(), slope)

@@ -20,7 +20,7 @@ from lcrbnn.train.setup.build_network import build_lcr_variant
 from lcrbnn.train.setup.load import read_spec
 from lcrbnn.train.setup.spec import TrainSpec
 
-# The fields of an LcrVariant on which the definition of a ratio depends.
+# Names of the fields of an LcrVariant on which the definition of a ratio depends.
 RATIO_SETTINGS = ("matrix", "normalization", "reference", "activations", "sqrt_eigenvalue")
 ACCURACY_COLUMNS = 2  # number of grid columns of the panel with the accuracies
 LOG_SCALE_FROM = 10.0  # largest ratio on a linear axis. A larger ratio would make all other curves look like one line

@@ -16,7 +16,7 @@ from lcrbnn.train.setup.build_network import build_network
 from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.spec import TrainSpec
 
-# Keys of a cost record (or fields of a counted cost), and the titles of their rows.
+# Dictionary: key of a cost record (or field of a counted cost) -> title of the table row.
 COST_TITLES = {
     "parameters": "parameters",
     "binary_weights": "of these, stored as one bit",

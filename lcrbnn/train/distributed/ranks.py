@@ -255,8 +255,8 @@ def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> 
 
 
 SYNC_INTERVAL_S = 0.25  # minimum number of seconds between two synchronizations
-# The interval is at least this many times as long as a synchronization. So synchronizations take less than 5 % of the
-# time.
+# Minimum ratio (interval between synchronizations) / (duration of a synchronization), so that synchronizations take
+# less than 5 % of the time.
 MIN_INTERVAL_PER_SYNC = 20
 
 

@@ -64,7 +64,7 @@ def _start_worker(specs: Sequence[TrainSpec], options: RunOptions) -> subprocess
     job = {
         "path": [str(Path(p).absolute()) for p in sys.path],
         "parent": os.getpid(),
-        # the same number of threads as here, because compiled code for a CPU contains it
+        # number of threads of this process, because compiled code for a CPU contains the number of threads
         "threads": torch.get_num_threads(),
         "specs": [spec.to_dict() for spec in specs],
         "device": options.device,

@@ -78,7 +78,7 @@ def fill_in_num_classes(spec: TrainSpec, folder: Path) -> TrainSpec:
     return spec.replace(num_classes=len(dataset.find_image_folder(folder).classes))
 
 
-# Whether decoded images stay on the device.
+# Dictionary: mode -> explanation of whether decoded images stay on the device.
 CACHE_MODES = {
     "auto": "if all images fit into a quarter of the free memory and into 4 GiB",
     "yes": "decode them once and keep them on the device",

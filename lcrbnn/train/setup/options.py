@@ -17,7 +17,7 @@ from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
 from lcrbnn.train.setup.dataset import DataAccess
 from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER
 
-# Whether the steps are compiled, by step mode and device.
+# Functions of the device that return whether the steps are compiled, by step mode.
 STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
     "eager": lambda device: False,

@@ -20,7 +20,7 @@ from lcrbnn.runs.old_names import (
     upgrade_settings,
 )
 
-# The values of the text fields, each with an explanation. Tables elsewhere have the same keys.
+# Dictionaries from the allowed values of text fields to explanations. Tables in other modules have the same keys.
 TRAIN_SPLIT_CHOICES = {
     "train": "the training images without the validation images",
     "train+valid": "all training images, without validation",

@@ -71,7 +71,7 @@ def validate_spec(spec: TrainSpec) -> None:
         )
 
 
-# Settings that only have an effect together with another one: the other setting, and whether a spec has it.
+# Dictionary: setting that needs another setting -> (name of the other setting, function: spec -> whether it is set).
 REQUIRED_SETTINGS: dict[str, tuple[str, Callable[[TrainSpec], bool]]] = {
     "init_parameters": ("init_from, the run whose weights are copied", lambda spec: bool(spec.init_from)),
     "lcr_warmup_epochs": ("an lcr_weight or lcr_gradient_ratio of more than 0", lambda spec: spec.uses_lcr),
