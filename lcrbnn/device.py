@@ -58,7 +58,7 @@ def deterministic_run(deterministic: bool, precision: str) -> Iterator[None]:
     warn_only_before, rng_state_before = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_rng_state()
     torch.use_deterministic_algorithms(deterministic)
     deterministic_module.fill_uninitialized_memory = (
-        False  # Without this, a hundred more kernels per step would fill memory that is never read.
+        False  # if it were True, a hundred more kernels per step would fill memory that is never read
     )
     matmul.allow_tf32 = cudnn.allow_tf32 = precision not in ("float32", "float64")
     cudnn.benchmark = not deterministic

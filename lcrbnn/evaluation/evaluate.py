@@ -81,7 +81,7 @@ class EvaluatedModel(NamedTuple):
     """A trained network of a run or of the zoo, with its data set, and with settings that identify it in records."""
 
     name: str  # name of the network in messages and tables
-    spec: TrainSpec  # training spec of the network; the evaluation uses its precision
+    spec: TrainSpec  # training spec of the network; the evaluation uses the precision in this spec
     model: Network
     dataset: DataSet
     record_settings: dict[str, Any]  # training spec and SHA-256 of the weights; every record contains both

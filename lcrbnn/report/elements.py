@@ -156,7 +156,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    is_numeric: bool = True  # for each column, True if the column contains numbers and is right-aligned
+    is_numeric: bool = True  # True if the columns contain numbers, which are right-aligned
 
 
 @dataclass(frozen=True)

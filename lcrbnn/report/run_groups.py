@@ -26,7 +26,7 @@ class ReportRun:
     spec: TrainSpec
     log_lines: LogLines
     record: dict[str, Any] | None
-    source_files: list[Path]  # all files that were read for this run
+    source_files: list[Path]  # paths of all files that were read for this run
     measurements: dict[str, Any] = field(default_factory=dict)  # dictionary: kind of measurement -> parsed record
     warning: str = ""  # reason why the checkpoint in the folder is not that of the record; empty if it is
 

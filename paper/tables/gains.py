@@ -146,7 +146,7 @@ class PooledGain(NamedTuple):
     num_networks: int
     num_pairs: int
     difference: MeanDifference
-    paper_gain: float | None  # mean of the paper's gains, with the same weights; None if the paper has no gain
+    paper_gain: float | None  # mean of the paper's gains, with the same weights; None unless the paper has all gains
 
 
 def pool_gains(gains: Sequence[Gain]) -> list[PooledGain]:

@@ -56,7 +56,7 @@ def _to_gray(x: Tensor) -> Tensor:
     for channel, weight in ((0, 0.299), (2, 0.114)):
         product = x[:, channel : channel + 1].double() * float(
             np.float32(weight)
-        )  # This is exact in float64, because the product has 48 bits.
+        )  # the product is exact in float64, because it has 48 bits
         total = (product + total.double()).float()
     return total
 
