@@ -1,4 +1,4 @@
-"""Find vague names in code: variables such as `found` or `theirs`, and functions such as `told`.
+"""Find vague names in code, such as variables `found` or `theirs`, and functions such as `told`.
 
     python -m tools.check_names FOLDER ... [--max PERCENT] [--list]
 

@@ -1,4 +1,4 @@
-"""Check that exported networks equal the trained ones. It covers all methods and models at full width.
+"""Check that exported networks equal the trained networks, for all methods and models at full width.
 
     python -m tools.export_exactness --records FOLDER [--models NAME ...] [--images 1000]
     python -m tools.export_exactness --records FOLDER --runs runs/a ...     trained networks, written to runs.json

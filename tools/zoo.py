@@ -1,4 +1,4 @@
-"""Add a finished run to the zoo: a file with its network, its test accuracy, its record and its entry in the index.
+"""Add a finished run to the zoo, with a file of its network, its test accuracy, its record and its index entry.
 
     python -m tools.zoo runs/a/seed-0 NAME --recipe RECIPE [--siblings FOLDER] [--note TEXT]
 

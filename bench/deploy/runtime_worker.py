@@ -1,4 +1,4 @@
-"""Worker process for one runtime. It loads the model. Then each request asks it to make a number of calls.
+"""Worker process for one runtime. The process loads the model. Then each request states a number of calls.
 
 Each runtime has its own process, and only one process works at a time. Idle threads of a runtime may spin for a while,
 which would disturb another runtime in the same process.
@@ -67,7 +67,7 @@ def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
 
 
 def _prepare_openvino_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with the operations fused into them: scale, skip and activation.
+    """Time the binary convolutions with their fused operations scale, skip and activation.
 
     Bits are not packed.
     """

@@ -1,4 +1,4 @@
-"""Measure how much LCR slows down a CPU training step: ResNet-20 (double skip, IR-Net), batch size 128.
+"""Measure how much LCR slows down a CPU training step of ResNet-20 (double skip, IR-Net) with batch size 128.
 
     python -m bench.training.lcr_step_cost [--record FILE]
 

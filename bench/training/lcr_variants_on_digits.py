@@ -1,4 +1,4 @@
-"""Screen variants of the LCR loss on digits: final ratios σ_B/σ_F and accuracies.
+"""Measure final ratios σ_B/σ_F and accuracies of variants of the LCR loss on digits.
 
     python -m bench.training.lcr_variants_on_digits [--record FILE]
 

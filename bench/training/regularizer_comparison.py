@@ -1,4 +1,4 @@
-"""Compare LCR with spectral normalization and defensive quantization: accuracy, step time and memory.
+"""Compare accuracy, step time and memory of LCR with those of spectral normalization and defensive quantization.
 
     python -m bench.training.regularizer_comparison [--record FILE] [--rounds 15] [--epochs 15] [--seeds 3]
 

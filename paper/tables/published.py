@@ -65,7 +65,7 @@ PUBLISHED: dict[str, tuple[PublishedAccuracy, ...]] = {
 
 
 def find_published(method: str, bits: str, network: str) -> str:
-    """Return the published accuracy with these bit widths as text: of this network, else the first one in the list.
+    """Return the published accuracy with these bit widths as text, of this network or else the first in the list.
 
     If it is not of this network, the text names the network.
     """

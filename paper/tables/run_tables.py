@@ -80,7 +80,7 @@ def _list_missing_runs(
     runs_folder: Path,
     measure_layers: LayerMeasurement | None,
 ) -> list[StudyRun]:
-    """Return the runs of a variant that are not finished: their records lack a test result or another required part.
+    """Return the unfinished runs of a variant, whose records lack a test result or another required part.
 
     Only parts that the run folder can still provide count.
     """

@@ -34,7 +34,7 @@ class TableVariant(NamedTuple):
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: the accuracy of a variant.
+    """A row of a table, with the accuracy of a variant.
 
     With `minus_gain_of`, it is its gain minus the gain of another variant.
     """

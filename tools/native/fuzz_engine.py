@@ -1,4 +1,4 @@
-"""Fuzz the engine: open up to millions of small, modified model files under sanitizers.
+"""Fuzz the engine, which opens up to millions of small, modified model files under sanitizers.
 
     python -m tools.native.fuzz_engine [--count 1000000] [--seed 0] [--jobs 2] [--bits 32] [--record FILE]
     python -m tools.native.fuzz_engine --seed 0 --case N      repeat one case and print the engine's response

@@ -1,4 +1,4 @@
-"""Check that several threads can share a model: run them under ThreadSanitizer and compare the bits of their outputs.
+"""Check under ThreadSanitizer that several threads can share a model, and compare the bits of their outputs.
 
     python -m tools.native.thread_sanitizer [--threads 8] [--calls 1000] [--record FILE]
 

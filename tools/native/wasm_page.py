@@ -1,4 +1,4 @@
-"""Build the engine as WebAssembly with a web page that runs a network on images: a folder for any web server.
+"""Build the engine as WebAssembly, and a folder for any web server with a page that runs a network on images.
 
     python -m tools.native.wasm_page [--model zoo:resnet20-double-irnet] [-o build/page]
 
