@@ -103,7 +103,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _assign_record_files(groups: dict[Path, list[Path]], folder: Path | None) -> dict[str, Path | None]:
-    """Return the record file of each run: in the run folder, or in the common folder if one is given.
+    """Return the record file of each run, which is in the run folder, or in the common folder if one is given.
 
     A network of the zoo has a record (else None) only if a folder is given.
     """

@@ -29,7 +29,7 @@ class CifarLayout(NamedTuple):
 
 
 def load_cifar10(folder: Path) -> ImageArrays:
-    """Return CIFAR-10 from its six official files, in either layout. The files are in `folder` or a subfolder of it.
+    """Return CIFAR-10 from its six official files, in either layout, in `folder` or a subfolder of `folder`.
 
     The subfolder is the one that the official archive creates. Raise InputError if a file is missing or is not the
     official file.
@@ -103,7 +103,7 @@ def read_binary(content: bytes, path: Path) -> Split:
 
 
 def read_pickled(content: bytes, path: Path) -> Split:
-    """Return the images and labels in a file of the Python version: a pickled dictionary of NumPy arrays and lists.
+    """Return the images and labels in a file of the Python version, a pickled dictionary of NumPy arrays and lists.
 
     No code in the file is run. The caller must check the MD5 of the file before, because forged arrays could still
     crash NumPy.

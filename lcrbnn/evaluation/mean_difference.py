@@ -75,7 +75,7 @@ def pool_differences(strata: Sequence[Sequence[float]]) -> MeanDifference:
 
 
 def correlate_pairs(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return Pearson's correlation of two runs of each seed. It is NaN if one side is constant or has two seeds.
+    """Return Pearson's correlation of two runs of each seed, or NaN if one side is constant or has two seeds.
 
     Pairing by seed reduces the variance of a difference only if this correlation is positive.
     """

@@ -112,7 +112,7 @@ def _read_recorded_figures(
 def render_group_comparison(
     figures: GroupFigures, figure_titles: Mapping[str, str], *, format_spec: str = ".4g"
 ) -> str:
-    """Return a table with one row per figure: mean and std of each group, and paired differences to the first group.
+    """Return a table with one row per measure, with mean and std of each group, and differences to the first group.
 
     `figure_titles` maps the names of figures to row titles. A figure is left out if no run has it.
     """

@@ -106,7 +106,7 @@ class CapturedMaps:
                 )
 
     def get_binary_map(self, port: ModulePort, *, weights_only: bool) -> Tensor:
-        """Return the map after the sign of the next binary layer, or its sign with a clipped gradient if there is none.
+        """Return the map after the sign of the next binary layer. Without such a layer, return the sign of the map.
 
         With `weights_only` (binary weights, real activations) no layer binarizes a map, and this returns the real map.
         """
@@ -145,7 +145,7 @@ def remove_copied_hooks(model: nn.Module) -> None:
 
 
 class FeatureMapCapture:
-    """Hooks on a model that keep the feature maps of its latest forward pass at the given ports.
+    """Hooks on a model that keep the feature maps at the given ports from the model's latest forward pass.
 
     The hooks only record the modules that they were registered on: a forward pass of a copy of the model is ignored.
     So is a forward pass with latent weights that another capture started.

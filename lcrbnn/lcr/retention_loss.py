@@ -188,7 +188,7 @@ COEFFICIENTS: dict[str, Callable[[int], float]] = {
 
 
 def quantization_error(weights: Sequence[Tensor]) -> Tensor:
-    """Return L_QE of Algorithm 1: the sum over layers of |W - alpha sgn W|^2.
+    """Return L_QE of Algorithm 1, the sum over layers of |W - alpha sgn W|^2.
 
     Here alpha is the mean |w| of each filter. This alpha minimizes the error. W is the tensor whose sign is taken. So
     if a method standardizes its weights, W is the standardized weight.

@@ -1,4 +1,4 @@
-"""Retention matrices: the correlation of the feature maps before and after a layer or block.
+"""Retention matrices contain the correlation of the feature maps before and after a layer or block.
 
 A retention matrix RM is symmetric and positive semi-definite. A stack holds several RMs of one size. It has two
 methods:
@@ -143,7 +143,7 @@ def _combine_rows(coefficients: Tensor, x: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class FlattenedMap:
-    """A feature map as rows, (n, d), one per sample. It also states whether each row will be divided by its length.
+    """A feature map as rows (n, d), one row per sample, and a flag for the division of each row by its length.
 
     After centering, rounding errors give a constant row a small length. `noise_length`, (n,), is an upper bound of it.
     A row that is not longer than this has no direction, and it is replaced by 0.

@@ -35,7 +35,7 @@ def shrink_long_rows(x: Tensor) -> Tensor:
 
 
 def shrink_unless_kernels(x: Tensor) -> Tensor:
-    """Return `shrink_long_rows(x)`, or `x` itself if Triton kernels will read it.
+    """Return `shrink_long_rows(x)`, or `x` itself if Triton kernels will read `x`.
 
     On a GPU, copying each feature map would take longer than the kernels. There, `zero_long_rows` removes the rows that
     are too long.

@@ -1,4 +1,4 @@
-"""Read recipes: TOML files with training settings, from the package or from a user.
+"""Read recipes, which are TOML files with training settings, from the package or from a user.
 
 The module also has the recommended LCR settings.
 """

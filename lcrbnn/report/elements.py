@@ -1,4 +1,4 @@
-"""The contents of a report as plain data: charts, images, tables and text. They do not depend on the output format.
+"""The contents of a report as plain data (charts, images, tables, text), for every output format.
 
 The `group_index` of a series is its position in the list of groups. It determines colour, marker and dash in every
 chart.
@@ -79,7 +79,7 @@ class DotChart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A number per cell (row, column), or None if it is missing.
+    """A number per cell (row, column). A missing number is None.
 
     Signed maps have different colours below and above 0.
     """

@@ -52,7 +52,7 @@ def make_difference_dot(values: ValuesBySeed, baseline: ValuesBySeed) -> Dot | N
 
 
 def make_comparison_table(title: str, groups: Sequence[RunGroup], measures: Sequence[Measure]) -> Table | None:
-    """Return a table with one row per measure: the mean of each group, and its difference to the first group.
+    """Return a table with one row per measure, with the mean of each group and its difference to the first group.
 
     Rows without values are left out. If some runs lack a value, the row title states the number of seeds.
     """

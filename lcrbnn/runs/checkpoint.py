@@ -1,4 +1,4 @@
-"""Checkpoints: named arrays and JSON values in one file, with checksums over every byte. It needs no PyTorch.
+"""Checkpoints are files of named arrays and JSON values, with checksums over every byte. PyTorch is not needed.
 
 A checkpoint is a safetensors file. So other tools can read it, and it contains no executable code. It consists of 8
 bytes with the header length, a JSON header with the type, shape and offsets of each array, and the arrays. Safetensors

@@ -68,7 +68,7 @@ class ProgressBar:
         return format_duration(min(seconds_per_step) * (self.total - self.num_done)) if seconds_per_step else "?"
 
     def _speed_marks(self) -> list[tuple[float, int]]:
-        """Return two marks from which the speed is measured: a recent one, and the start.
+        """Return a recent mark and the start mark, between which the speed is measured.
 
         The recent mark is needed because the first steps may be slow.
         """

@@ -126,7 +126,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of the run during the context, so that no other process can write to it.
+        """Hold the lock of the run during the context, so that no other process can write to the folder.
 
         The system releases the lock when the process ends.
         """

@@ -222,7 +222,7 @@ def run_study_runs(
     parallel_runs: int,
     on_finished: Callable[[StudyRun, Path], None] = lambda run, path: None,
 ) -> None:
-    """Train the unfinished ones of these runs and copy their records.
+    """Train those runs that are not finished, and copy their records.
 
     All runs that are referred to are checked before any run starts. If a run fails, only the runs that refer to it are
     skipped, and the failure is raised at the end. `on_finished` is called for each finished run before the next group

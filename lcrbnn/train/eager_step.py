@@ -117,7 +117,7 @@ class EagerStep:
         return NonFiniteError(reason, self._epoch, self._step, rows)
 
     def _find_cause(self, batch: Batch, loss: Tensor) -> tuple[int, str]:
-        """Return the first quantity that is not finite: the batch, a layer's output, the loss, or a gradient.
+        """Return the first non-finite quantity, which is the batch, a layer's output, the loss, or a gradient.
 
         The number in front of it is the uncertainty. It is 0 if this quantity is certainly the cause, and at most 2.
         """

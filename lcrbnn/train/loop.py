@@ -1,4 +1,4 @@
-"""The training loop: epochs, log lines, checkpoints.
+"""The training loop, with epochs, log lines and checkpoints.
 
 If a run is interrupted and resumed, it ends with the same bits.
 """
@@ -204,7 +204,7 @@ class TrainingLoop:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint of the current state. If it cannot be written, raise RunFailed.
+        """Write a checkpoint of the current state. If writing fails, raise RunFailed.
 
         Older checkpoints do not change.
         """

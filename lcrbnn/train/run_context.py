@@ -83,7 +83,7 @@ class RunContext:
 
 @dataclass
 class RunState:
-    """The progress of a run: the next step to train, and other values that a checkpoint stores besides arrays.
+    """The progress of a run, with the next step to train and other values that a checkpoint stores besides arrays.
 
     At step 0, the epoch has not begun yet. After the last step, the epoch has not been validated and logged yet.
     """

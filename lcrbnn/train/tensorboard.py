@@ -30,7 +30,7 @@ def check_tensorboard_installed() -> None:
 
 
 class TensorboardWriter:
-    """Writes the curves of a run, one point per epoch.
+    """Writer of the curves of a run, with one point per epoch.
 
     At each start, all events are written again from the log. So a resumed run has no duplicate points.
     """

@@ -30,7 +30,7 @@ SIGN_MAGNITUDE = 0.01
 
 
 class StoredSignWeight(WeightBinarizer):
-    """The sum over the bases of scale * sign, plus an offset: all of them are fixed except the first sign.
+    """The sum over the bases of scale * sign, plus an offset. Only the first sign can change.
 
     The first sign is that of the weight, with a surrogate gradient of 1 for |w| <= 1, else 0. `more_signs` has the
     signs of the other bases, (bases - 1, *weight.shape). It is None for one base.

@@ -25,7 +25,7 @@ NUM_PROBE_IMAGES = 8
 
 
 def evaluate_zoo_file(network: ZooNetwork, options: RunOptions, max_batches: int | None = None) -> Accuracy:
-    """Return the accuracy in float32 on the test images, or on the first `max_batches` batches of them.
+    """Return the accuracy in float32 on all test images, or on their first `max_batches` batches.
 
     The precision of the training has no influence on this.
     """

@@ -111,7 +111,7 @@ def set_draft_size(image: Any, max_reduction: int) -> int:
 
 
 def decode_rgb(image: Any, *, drop_alpha: bool = False) -> Any:
-    """Decode an image to Pillow's mode RGB. Raise BrokenImage if that fails or if the scale of its values is unknown.
+    """Decode an image to Pillow's mode RGB. Raise BrokenImage for damaged data and for values of unknown scale.
 
     Pillow converts grey, palettes and CMYK. Values of 16 bits are rounded to 8. Transparent pixels are drawn on black.
     With `drop_alpha` the alpha channel is ignored, as in OpenCV.

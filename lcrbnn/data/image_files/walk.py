@@ -70,7 +70,7 @@ def _walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str
 
 
 def _is_dangling_image_link(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a link with the name of an image to a missing file: it counts as a broken image.
+    """Return whether an entry is a link, named like an image, to a missing file, which counts as a broken image.
 
     Raise InputError for other links to missing files. Pipes, sockets and devices are not images.
     """

@@ -24,7 +24,7 @@ CROP_PADDING = 4  # width of the black border that is added on each side before 
 
 
 class AugmentationDraws(NamedTuple):
-    """Random draws per image: offsets of the crop (0 to 2 CROP_PADDING), whether it is mirrored, and random numbers.
+    """Random draws per image, which are crop offsets (0 to 2 CROP_PADDING), a mirror flag, and random numbers.
 
     `random_numbers` (n, num_random_numbers) are uniform in [0, 1). With zeros, an augmentation does not change the
     image.
@@ -84,7 +84,7 @@ def normalize(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 class Augmentation(NamedTuple):
-    """A function that augments images, and how many random numbers it needs per image.
+    """A function that augments images, and the number of random numbers that this function needs per image.
 
     It maps (n, c, h, w) to (num_views * n, c, h, w).
     """

@@ -97,7 +97,7 @@ PR_SET_PDEATHSIG = 1  # option of Linux's prctl: choose the signal that a proces
 
 
 class WorkChunk(NamedTuple):
-    """Images that a worker reads. It writes them into the shared memory from row `first_row` on.
+    """Images that a worker reads and writes into the shared memory from row `first_row` on.
 
     If `crop_key` is set, the images are random crops that depend on `positions` in the epoch. Otherwise they are centre
     crops.
@@ -180,7 +180,7 @@ def _die_with_parent() -> None:
 
 
 def _exit_without_parent(parent_pid: int) -> None:
-    """Exit when the parent is gone: for systems without prctl, or if the parent ended before the call of prctl.
+    """Exit when the parent is gone. Systems without prctl need this, or a parent that ended before prctl was called.
 
     A suspended process cannot run this function, so `_die_with_parent` is needed too.
     """

@@ -24,7 +24,7 @@ TIMED_CALLS = 50  # number of timed calls, with one image per call
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """Comparison of a file with PyTorch: equal predictions, largest logit difference, milliseconds per image of both.
+    """Comparison of a file with PyTorch, with equal predictions, largest logit difference and milliseconds per image.
 
     The times are the minimum over many calls on one core, so that other load on the machine has little influence.
     """

@@ -22,7 +22,7 @@ _DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.d
 
 @dataclass(frozen=True)
 class TensorAttribute:
-    """An attribute that holds a tensor: allowed types, names of its dimensions, and a keyword allowed instead.
+    """An attribute that holds a tensor, with allowed types, names of dimensions, and a keyword allowed instead.
 
     `operators` lists the sizes that each name of a dimension stands for; a name without sizes allows every size.
     """

@@ -53,7 +53,7 @@ _VERSION_2_TYPES = ("i32",)
 
 
 def write_model(path: Path | str, model: BnnModel) -> None:
-    """Write a model file atomically; create its folder if it does not exist.
+    """Write a model file atomically. Create the folder of the file if it does not exist.
 
     Raise InputError if the model or the path is invalid, and OSError if writing fails.
     """

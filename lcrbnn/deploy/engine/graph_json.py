@@ -21,7 +21,7 @@ _OPTIONAL_KEYS = {"input": ("margin",), "graph": ("outputs",)}
 
 
 def parse_graph(graph_json: bytes) -> Any:
-    """Return the parsed JSON; reject duplicate keys, NaN and anything that is not UTF-8.
+    """Return the parsed JSON. Raise InputError for duplicate keys, NaN and anything that is not UTF-8.
 
     Deep nesting fails here with RecursionError, or later in the checks of the keys.
     """

@@ -50,7 +50,7 @@ MAX_FACTORS = 8  # maximum number of digits in the output index of the operator 
 
 @dataclass(frozen=True)
 class Operator:
-    """A row of OPERATORS: output shape (from attributes and input shapes), attributes, names of the optional ones.
+    """A row of OPERATORS: a function for the output shape, the attributes, and the names of optional attributes.
 
     `version` is the first version of the file format that has the operator.
     """

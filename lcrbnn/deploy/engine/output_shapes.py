@@ -63,7 +63,7 @@ def infer_bconv_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) ->
 
 
 def infer_pool_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape], *, allow_low_pad: bool) -> Shape:
-    """Return the output shape of a pool; each window must overlap the map.
+    """Return the output shape of a pool. Raise InputError unless each window overlaps the map.
 
     Without `allow_low_pad`, the padding at the top and on the left must be 0.
     """

@@ -1,4 +1,4 @@
-"""Reference implementation of every operator in NumPy: slow, simple, and the standard for every engine.
+"""Reference implementation of every operator in NumPy, which is slow and simple. Every engine must agree with it.
 
 Sums of signs are exact. Other sums are computed in double precision and rounded to float32 once, because float32 sums
 depend on their order. Everything else is float32 and rounds after each operation.

@@ -1,4 +1,4 @@
-"""ACTIVATION_LEVELS: activations with several signs or unequal levels, as sums of signs. One row per method.
+"""ACTIVATION_LEVELS has one row per method whose activations have several signs or unequal levels, as sums of signs.
 
 An activation is sum_i scale_i * sign(x_i >= threshold_i) + offset. For most methods every x_i is the input itself.
 """
@@ -85,7 +85,7 @@ def _export_steps(builder: GraphBuilder, name: str, binarizer: ActivationBinariz
 
 
 def find_steps(binarizer: ActivationBinarizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels of a rising step function of one number, and the smallest float32 of each level but the first.
+    """Return the levels of a rising step function, and the smallest float32 of each level except the first.
 
     The binarizer itself is evaluated, so ties and rounding are those of PyTorch. The thresholds are found by bisection
     over the bit patterns of positive float32 numbers, whose order is that of the numbers. All steps of the supported

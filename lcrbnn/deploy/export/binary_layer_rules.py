@@ -91,7 +91,7 @@ def _check_weight_levels(name: str, layer: BinaryLayer, binary_weight: BinaryTen
 
 
 def scale_sums(layer: BinaryLayer) -> TorchFunction:
-    """Return the function that the layer applies to its sums, (n, out, h, w) or (n, out).
+    """Return the function that the layer applies to its integer sums, (n, out, h, w) or (n, out).
 
     It runs the layer's own forward with the multiplication replaced by the given sums, so scales and biases are exact.
     """

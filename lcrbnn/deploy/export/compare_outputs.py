@@ -1,4 +1,4 @@
-"""Compare an exported model with its PyTorch network: layer by layer, then prediction by prediction.
+"""Compare an exported model with its PyTorch network, first layer by layer, then prediction by prediction.
 
 Each layer gets PyTorch's own input. Its integer sums must equal PyTorch's, and so must every later sign that depends on
 these sums alone. Other signs depend on float sums, which PyTorch adds in another order. Such a sign may differ if its

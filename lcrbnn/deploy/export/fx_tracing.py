@@ -1,4 +1,4 @@
-"""Export custom modules: torch.fx traces the calls of their forward; function_rules has a rule for each.
+"""Export custom modules. torch.fx traces the calls of their forward, and function_rules has a rule for each call.
 
 Modules that the forward calls are exported by their own rules. A forward that depends on the values of a tensor cannot
 be traced.

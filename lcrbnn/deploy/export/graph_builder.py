@@ -17,7 +17,7 @@ Shape = tuple[int, int, int]  # height, width and number of channels of a featur
 
 @dataclass(eq=False)
 class NodeBuilder:
-    """A node under construction. Its parameters stay float64 until all folding is done, so they are rounded only once.
+    """A node under construction. The parameters stay float64 until all folding is done, and are rounded only once.
 
     `torch_functions` are the PyTorch functions that the node replaces, in order. Those of a binary layer take its sums,
     all others take the input of the node. `torch_sign` computes the signs of a binary layer's input.
@@ -35,7 +35,7 @@ class NodeBuilder:
 
 @dataclass(eq=False)
 class TensorState:
-    """Current content of a PyTorch tensor, which in-place operations may overwrite: the node that computes it.
+    """The node that computes the current content of a PyTorch tensor, which in-place operations may overwrite.
 
     `aliases` are all tensors that may share its memory, including itself. After a write to another alias, the content
     of this tensor is unknown. `overwritten_by` is then the name of the operation that wrote.
@@ -139,7 +139,7 @@ class GraphBuilder:
         return Value.from_node(node, is_flat=first.is_flat, feature_order=first.feature_order)
 
     def record_overwrite(self, name: str, overwritten: Value, new: Value) -> Value:
-        """Record that PyTorch overwrites one value with another in place; return the new value.
+        """Record that PyTorch overwrites one value with another in place. Return the new value.
 
         Every user of the overwritten tensor now reads the new content. The content of its aliases becomes unknown.
         """

@@ -1,4 +1,4 @@
-"""Cost of a network for one image: parameters, stored bits, multiply-accumulates and element-wise operations.
+"""Count parameters, stored bits, multiply-accumulates and element-wise operations of a network for one image.
 
 The operations are counted during one forward pass, by these rules:
 

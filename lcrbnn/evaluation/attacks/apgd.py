@@ -16,7 +16,7 @@ MIN_INCREASE_FRACTION = 0.75
 
 
 def checkpoint_steps(steps: int) -> list[int]:
-    """Return the steps at which the step size is adapted: the first at 22 % of all steps.
+    """Return the steps at which the step size is adapted. The first of them comes after 22 % of all steps.
 
     The intervals between them shrink to 6 % of all steps.
     """
@@ -121,7 +121,7 @@ def _record_point(state: _SearchState, x: Tensor, losses: Tensor, gradient: Tens
 
 
 def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
-    """Return the state after a checkpoint: for some images, halve the step size and return to the best point.
+    """Return the state after a checkpoint, where some images get half the step size and return to the best point.
 
     These are images for which too few steps increased the loss, or whose best loss did not change.
     """

@@ -23,7 +23,7 @@ WORST = "worst"
 
 
 def select_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> dict[str, Attack]:
-    """Return the named attacks (default: all).
+    """Return the named attacks, or all attacks if there are no names.
 
     Steps, restarts and queries replace the values of attacks that have them.
     """

@@ -1,4 +1,4 @@
-"""CORRUPTIONS: the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C.
+"""CORRUPTIONS contains the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C.
 
 `apply_corruption` applies one of them.
 """
@@ -31,7 +31,7 @@ def _draw_nothing(rng: ImageRandom, images: Tensor, parameters: Any) -> tuple[()
 
 @dataclass(frozen=True)
 class Corruption:
-    """A row of CORRUPTIONS: functions that draw random numbers and corrupt images.
+    """A row of CORRUPTIONS, with functions that draw random numbers and corrupt images.
 
     `draw(rng, images, parameters)` returns the random numbers, and `apply(images, parameters, *draws)` is the
     deterministic corruption, uint8 to uint8. With the random numbers of the published code, `apply` reproduces the

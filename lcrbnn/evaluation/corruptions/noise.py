@@ -31,7 +31,7 @@ def speckle_noise(images: Tensor, std: float, noise: Tensor) -> Tensor:
 
 
 def draw_photon_counts(rng: ImageRandom, images: Tensor, photons: float) -> tuple[Tensor]:
-    """Return random photon counts of each pixel: Poisson numbers with mean pixel * photons (pixel from 0 to 1).
+    """Return random photon counts, Poisson numbers with mean pixel * photons (pixel from 0 to 1).
 
     They are drawn by inverting tables of the 256 cumulative distributions.
     """

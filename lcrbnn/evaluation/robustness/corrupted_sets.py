@@ -62,7 +62,7 @@ class GeneratedSet:
 
 
 class CifarCFolder:
-    """CIFAR-10-C as published: labels.npy, and one file NAME.npy per corruption.
+    """CIFAR-10-C as published, with labels.npy and one file NAME.npy per corruption.
 
     A file has the images of all severities in order, uint8 (5 n, h, w, 3).
     """
@@ -113,7 +113,7 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 class ImageNetCFolder:
-    """ImageNet-C or Tiny-ImageNet-C as published: CORRUPTION/SEVERITY/CLASS/IMAGE, or FAMILY/CORRUPTION/...
+    """ImageNet-C or Tiny-ImageNet-C as published, in folders CORRUPTION/SEVERITY/CLASS or FAMILY/CORRUPTION/...
 
     Classes are numbered in the alphabetical order of their names. With `max_images`, only that many evenly spaced
     images are used.

@@ -171,7 +171,7 @@ class ActivationBinarizer(Binarizer):
         return x + (shift.reshape(-1, 1, 1) if self.channel_axis == 1 else shift)
 
     def thresholds(self) -> Tensor | None:
-        """Return the input values from which evaluation gives +1: one per channel, or one for all. None means unknown.
+        """Return the smallest inputs with sign +1 in evaluation, one per channel or one for all. None means unknown.
 
         Only the exporter calls this. The thresholds of the package's own methods are in
         `lcrbnn/deploy/export/sign_rules.py`.

@@ -30,7 +30,7 @@ class RPReLU(nn.Module):
 
 
 class Maxout(nn.Module):
-    """The activation of AdaBin: x times a learned slope per channel.
+    """The activation of AdaBin, which multiplies x by a learned slope per channel.
 
     There is one slope for x >= 0 and another one for x < 0.
     """

@@ -296,7 +296,7 @@ def create_model(
     image_size: int | None = None,
     **options: Any,
 ) -> Network:
-    """Return a new network of MODELS: binary with `method`, or full precision if `method` is None or "real".
+    """Return a new network of MODELS, which is binary, or full precision if `method` is None or "real".
 
     The defaults of `num_classes` (at most MAX_CLASSES) and `image_size` (side length in pixels) are in the row of the
     model. `bits` and further options are passed to the method: `create_model("resnet20-double", "irnet", bits="1/32",

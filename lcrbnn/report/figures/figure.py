@@ -28,7 +28,7 @@ STYLE: dict[Any, Any] = {
 
 
 def escape_label(text: str) -> str:
-    """Return a name that matplotlib shows as it is.
+    """Return a name, escaped so that matplotlib shows it without changes.
 
     Without this, "$" would start a formula, and a leading "_" would hide a legend entry.
     """
@@ -51,7 +51,7 @@ def check_figure_path(path: Path) -> None:
 
 @contextmanager
 def draw_figure(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of this size in inches, and its axes as an array (rows, columns). At the end, write it to `path`.
+    """Yield a figure of this size in inches, and its axes as an array (rows, columns). At the end, write the figure.
 
     The suffix of `path` determines the file type: png, svg or pdf. After an error, nothing is written.
     """

@@ -1,4 +1,4 @@
-"""Draw the forward and gradient curves of every method. They are computed by running its binarizers.
+"""Draw the forward and gradient curves of every method, which are computed by the method's binarizers.
 
 All learned parameters of a method (shift, scale, angle) are set to 0.5, so that they have a visible effect as after
 training.
@@ -48,7 +48,7 @@ def compute_activation_curve(method: Method, progress: float) -> Curve:
 
 
 def compute_weight_curve(method: Method, progress: float) -> Curve:
-    """Return the curve of one weight in a filter of 100 weights. Its x axis is the real value whose sign is taken.
+    """Return the curve of one weight in a filter of 100 weights. The x axis is the real value whose sign is taken.
 
     If that value is not monotonic in the weight, the x axis is the weight itself.
     """

@@ -93,7 +93,7 @@ class Ranks:
         return box
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Call a function on rank 0. Return its result on all processes.
+        """Call a function on rank 0. Return the function's result on all processes.
 
         If the function raises InputError or RunFailed, rank 0 raises this error and the other processes raise
         ErrorOnOtherRank. So the error is printed once.
@@ -159,7 +159,7 @@ def is_launched() -> bool:
 
 @contextmanager
 def join_process_group(device: str, timeout_s: float) -> Iterator[Ranks]:
-    """Inside this context, the process is connected to the others of its run.
+    """Inside this context, the process is connected to the other processes of its run.
 
     A message that exceeds the timeout ends the run.
     """
@@ -261,7 +261,7 @@ MIN_INTERVAL_PER_SYNC = 20
 
 
 class SyncInterval:
-    """Chooses the steps after which all processes synchronize. Then they agree on signals and checkpoints.
+    """Choice of the steps after which all processes synchronize, to agree on signals and checkpoints.
 
     Each process proposes the number of steps until the next synchronization. Each synchronization exchanges the maximum
     of these numbers. So all processes use the same number.

@@ -1,4 +1,4 @@
-"""Synchronized batch norm: mean and variance are those of the whole batch, over all processes. Gradients are exact.
+"""Synchronized batch norm uses the mean and variance of the whole batch, over all processes. Gradients are exact.
 
 torch's own version only runs on GPUs. This one is differentiable Python code with one message per layer, in the forward
 pass and in the backward pass. So it also runs with gloo, in float64, and inside a compiled and captured step.

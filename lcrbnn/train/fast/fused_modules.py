@@ -90,7 +90,7 @@ class _ClipFunction(torch.autograd.Function):
 
 
 class MemoryEfficientHardtanh(nn.Hardtanh):
-    """nn.Hardtanh that saves its result instead of a mask or its input. The next layer saves this result anyway.
+    """nn.Hardtanh that saves its result, which the next layer also saves, instead of a mask or the input.
 
     For 16-bit activations, torch would also compute the gradient in float32 and write it to memory. Here, values and
     gradients are those of nn.Hardtanh in 16 bits.

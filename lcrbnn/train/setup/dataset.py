@@ -135,7 +135,7 @@ def open_splits(
     rank_and_world_size: tuple[int, int] = (0, 1),
     class_names: tuple[str, ...] = (),
 ) -> list[RunSplits]:
-    """Return the training and validation images of parallel runs on one data set; `stack` closes their readers.
+    """Return the training and validation images of parallel runs on one data set. `stack` closes the image readers.
 
     `known_broken_images` is the result of `find_broken_training_images`, if it was called before. With several
     processes, each reads its part of every training batch. `class_names` must be the classes of the images, if given.

@@ -43,7 +43,7 @@ def read_spec(folder: RunFolder) -> TrainSpec:
 
 
 def load_network(folder: RunFolder) -> tuple[TrainSpec, Network, str]:
-    """Return the spec of a run, the network in its newest checkpoint, and the SHA-256 of that checkpoint.
+    """Return the spec of a run, the network in the run's newest checkpoint, and the SHA-256 of this checkpoint.
 
     The SHA-256 of a slim copy is that of the original checkpoint. If the run is finished, its record must contain this
     SHA-256.

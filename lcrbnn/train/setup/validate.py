@@ -86,7 +86,7 @@ REQUIRED_SETTINGS: dict[str, tuple[str, Callable[[TrainSpec], bool]]] = {
 
 
 def reject_unused_settings(spec: TrainSpec, given_names: Iterable[str], num_processes: int = 1) -> None:
-    """Raise InputError if nothing uses one of the given settings and it does not have its default.
+    """Raise InputError if a given setting has no effect and does not have its default value.
 
     `given_names` are the settings that a user gave for this run. A setting from a recipe may be without effect, because
     the user may have changed the setting that it needs.

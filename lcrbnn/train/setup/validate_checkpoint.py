@@ -172,7 +172,7 @@ def check_matches_record(folder: RunFolder, digest: str) -> None:
 
 
 def explain_record_mismatch(path: Path) -> str:
-    """Return a sentence if the newest checkpoint of a run is not the one in its record, or else an empty text.
+    """Return a sentence if the record of a run does not belong to the run's newest checkpoint, otherwise "".
 
     `path` is the folder of the run, or its record. Without a checkpoint or without a record there is no mismatch.
     """
