@@ -1,1 +1,1 @@
-"""Benchmarks that a person starts by hand. Each prints ratios to a baseline that is measured in the same run."""
+"""Benchmarks that a person starts by hand. Each benchmark prints ratios to a baseline of the same run."""

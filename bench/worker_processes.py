@@ -1,4 +1,4 @@
-"""Worker processes for benchmarks. A worker reports when it is ready. Then it reads requests, one line of JSON each."""
+"""Worker processes for benchmarks. A ready worker reports and then reads requests, one line of JSON per request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 from lcrbnn.errors import RunFailed
 
 ROOT = Path(__file__).parents[1]
-MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500  # number of log characters that are shown if a worker fails
+# Maximum number of log lines, and of characters per line, that are shown if a worker fails
+MAX_LOG_LINES, MAX_LOG_LINE_LENGTH = 12, 500
 # folder of compiled code, which is kept between benchmarks
 COMPILER_CACHE = Path(tempfile.gettempdir()) / "lcrbnn-bench-cache"
 
@@ -28,7 +29,7 @@ def count_cores() -> int:
 
 
 def make_compiler_environment(compile_threads: int, rehearsal: bool) -> dict[str, str]:
-    """Return environment variables for a worker that compiles: the cache folder and the number of compiler threads."""
+    """Return environment variables for a compiling worker, with the cache folder and the number of threads."""
     variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(COMPILER_CACHE),
         "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, compile_threads)),
@@ -122,7 +123,7 @@ class Worker:
 
 
 def serve_requests(prepare: Callable[[dict[str, Any]], Callable[[Any], dict[str, Any]]]) -> None:
-    """Run as a worker: read the job from the command line, prepare it, report readiness, handle each input line."""
+    """Run as a worker. Read the job from the command line, prepare it, report readiness, and serve each request."""
     responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Libraries may print to stdout. Their text must not mix with the responses.
     try:

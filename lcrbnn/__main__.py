@@ -1,4 +1,4 @@
-"""Entry point of `python -m lcrbnn`: runs the command line, also from a source tree that is not installed."""
+"""Entry point of `python -m lcrbnn`. It runs the command line, also from a source tree that is not installed."""
 
 from lcrbnn.cli.main import run
 

@@ -28,7 +28,7 @@ def can_run_triton(*tensors: Tensor) -> bool:
 
 
 def is_eager() -> bool:
-    """Return whether PyTorch runs in eager mode. It is False in traced code and while a CUDA graph is captured."""
+    """Return whether PyTorch runs in eager mode. The result is False in traced code and during a CUDA graph capture."""
     if torch.compiler.is_compiling():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
@@ -66,7 +66,7 @@ def deterministic_run(deterministic: bool, precision: str) -> Iterator[None]:
     warn_only_before, rng_state_before = torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_rng_state()
     torch.use_deterministic_algorithms(deterministic)
     deterministic_module.fill_uninitialized_memory = (
-        False  # Without this, a hundred more kernels per step would fill memory that is never read.
+        False  # if it were True, a hundred more kernels per step would fill memory that is never read
     )
     matmul.allow_tf32 = cudnn.allow_tf32 = precision not in ("float32", "float64")
     cudnn.benchmark = not deterministic
@@ -106,7 +106,7 @@ def single_thread() -> Iterator[None]:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit random seed for one purpose, such as derive_seed(0, "order", epoch)."""
+    """Return a 63-bit random seed for one purpose. An example is derive_seed(0, "order", epoch)."""
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

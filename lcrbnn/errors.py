@@ -13,8 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-MAX_NUMBER = 3.4e38  # largest number in settings, within the range of float32
-MAX_FILE_NAME_BYTES = 255  # the limit of Linux and macOS for the name of a file or folder
+MAX_NUMBER = 3.4e38  # largest magnitude of a number in settings; float32 can represent it
+MAX_FILE_NAME_BYTES = 255  # maximum number of bytes in the name of a file or folder on Linux and macOS
 # The suffix of a file while it is written. Leftovers of a killed process are removed at the next start.
 PART_SUFFIX = ".part"
 
@@ -91,7 +91,7 @@ def check_name_list(value: Any, argument: str) -> list[str]:
 
 
 def check_number(value: Any, name: str, *, low: float, high: float = math.inf, integer: bool = False) -> None:
-    """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole number with `integer`."""
+    """Raise InputError unless `value` is a finite number (with `integer`, a whole number) from `low` to `high`."""
     number_type = Integral if integer else Real
     is_too_large = not integer and isinstance(value, Real) and MAX_NUMBER < _to_float(value) <= high
     has_type = not isinstance(value, bool) and isinstance(value, number_type)
@@ -110,14 +110,14 @@ def check_number(value: Any, name: str, *, low: float, high: float = math.inf, i
 def _to_float(value: Any) -> float:
     try:
         return float(value)
-    except OverflowError:  # a whole number with hundreds of digits
+    except OverflowError:  # the value is a whole number with hundreds of digits
         return math.inf
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Output files and folders.
 def check_output_file(path: Path, description: str) -> None:
-    """Raise InputError unless this file can be written. Its folders may be missing and be created later."""
+    """Raise InputError unless this file can be written. Missing parent folders are allowed."""
     _check_name_lengths(path, description, [*path.parts[:-1], path.name + PART_SUFFIX])
     try:
         if path.is_dir():
@@ -130,7 +130,7 @@ def check_output_file(path: Path, description: str) -> None:
 
 
 def check_output_folder(path: Path, description: str) -> None:
-    """Raise InputError unless files can be written into this folder, which may be missing and be created later."""
+    """Raise InputError unless files can be written into this folder. A missing folder is allowed."""
     _check_name_lengths(path, description, path.parts)
     try:
         if os.path.lexists(path) and not path.is_dir():
@@ -160,7 +160,8 @@ def _raise_not_writable(path: Path, description: str, reason: str) -> NoReturn:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Memory.
-_SIZE_OVERFLOW_TEXT = "Storage size calculation overflowed"  # PyTorch: the number of bytes exceeds 64 bits
+# Start of PyTorch's error message if the number of bytes exceeds 64 bits
+_SIZE_OVERFLOW_TEXT = "Storage size calculation overflowed"
 _OUT_OF_MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",

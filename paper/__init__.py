@@ -1,1 +1,1 @@
-"""The evidence for the paper: plans, records, tables, and the command that checks them (`make paper`)."""
+"""The evidence for the paper, with plans, records, tables, and the command that checks them (`make paper`)."""

@@ -38,7 +38,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 class NamedPassage(NamedTuple):
-    """A passage of a document, with the name of the passage."""
+    """A passage of a document, with its name."""
 
     name: str
     document: str  # path of the document, relative to the root of the repository

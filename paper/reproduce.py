@@ -1,4 +1,4 @@
-"""The command `lcrbnn reproduce`: train the runs that tables need, and print, write or draw the tables."""
+"""The command `lcrbnn reproduce` trains the runs that tables need, and prints, writes or draws the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lcrbnn.cli.study import add_study_options, build_run_options, parse_part
 from lcrbnn.errors import InputError, check_number, lookup
 
-if TYPE_CHECKING:  # imported here only for type checking, because the help text must not load torch
+if TYPE_CHECKING:  # PaperTables is imported only for type checking, because the help text must not load torch
     from paper.tables.table_spec import PaperTables
 
 TABLE_SPEC = Path("paper/tables.toml")
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         const=Path("paper/docs/results.md"),
         metavar="FILE",
-        help="write all tables to this Markdown file (without FILE: paper/docs/results.md)",
+        help="write all tables to this Markdown file (if FILE is omitted: paper/docs/results.md)",
     )
     parser.add_argument(
         "--gains-figure",
@@ -100,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_output_files(args: argparse.Namespace) -> None:
-    """Raise InputError if an output file cannot be written. This is checked before anything is run or printed."""
+    """Raise InputError, before anything is run or printed, if an output file cannot be written."""
     from lcrbnn.errors import check_output_file
     from lcrbnn.report.figures.figure import check_figure_path
 

@@ -1,1 +1,1 @@
-"""Scripts for developers: checks, measurements and generated documents."""
+"""Scripts for developers, such as checks, measurements and generated documents."""

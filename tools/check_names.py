@@ -1,4 +1,4 @@
-"""Find vague names in code: variables such as `found` or `theirs`, and functions such as `told`.
+"""Find vague names in code, such as variables `found` or `theirs`, and functions such as `told`.
 
     python -m tools.check_names FOLDER ... [--max PERCENT] [--list]
 
@@ -91,9 +91,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument(
-        "--max", type=float, default=DEFAULT_MAX_PERCENT, metavar="PERCENT", help="default: %(default)s"
+        "--max",
+        type=float,
+        default=DEFAULT_MAX_PERCENT,
+        metavar="PERCENT",
+        help="maximum percentage of vague names (default: %(default)s)",
     )
-    parser.add_argument("--list", action="store_true", help="list every occurrence")
+    parser.add_argument("--list", action="store_true", help="list every occurrence of a vague name")
     args = parser.parse_args(arguments)
     is_exceeded = False
     for folder in args.folders:

@@ -33,7 +33,7 @@ class Case(NamedTuple):
     severity: int
     image: int
     corrupted: np.ndarray
-    has_same_draws: bool  # whether both codes used the random generator equally often
+    has_same_draws: bool  # whether this package and the published code have drawn equally many random numbers
 
 
 def _to_batch(images: np.ndarray) -> Tensor:
@@ -94,7 +94,7 @@ DRAWERS: dict[str, Callable[[Rng, np.ndarray, Any], tuple[Any, ...]]] = {
 
 
 def _draw_impulses(seed: int, image: np.ndarray, amount: float) -> tuple[Any, ...]:
-    """Return the impulses of scikit-image. It has a separate random generator."""
+    """Return the impulses of scikit-image, which has a separate random generator."""
     rng, shape = np.random.default_rng(seed), (*image.shape[1:], 3)
     hit, salt = rng.random(shape) <= amount, rng.random(shape) <= 0.5
     return (_to_batch(np.where(hit, np.where(salt, 1, -1), 0).astype(np.int8)),)
@@ -145,7 +145,7 @@ def iterate_cases(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) 
 
 
 def compare(golden: Mapping[str, np.ndarray], photos: FrostPhotos | None) -> dict[str, dict[str, Any]]:
-    """Return by corruption: numbers of compared and differing values, largest difference, whether the draws agree."""
+    """Return, by corruption, the numbers of compared and differing values, largest difference and equality of draws."""
     rows: dict[str, dict[str, Any]] = {}
     for case, expected in iterate_cases(golden, photos):
         differences = np.abs(case.corrupted.astype(int) - expected.astype(int))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bench.training.gpu_cases import CASES, FUSION_OPTIONS
 from lcrbnn.runs.record import write_record
 
-NUM_IMAGES = 1000  # number of noise images; no other tensor has this size, so the data set is recognized by it
+NUM_IMAGES = 1000  # number of noise images; no other tensor has this size, so this number identifies the data set
 TORCH_TYPE_BYTES = {
     "bfloat16": 2,
     "float16": 2,
@@ -47,11 +47,11 @@ class LaunchCount(NamedTuple):
 def count_launches(code: str) -> LaunchCount:
     """Return the number of launches in generated code. Triton kernels and calls of library kernels count."""
     types = {name: re.findall(r"'\*(\w+)'", text) for name, text in _find_kernels(code)}
-    sizes: dict[str, tuple[int, int]] = {}  # (number of elements, bytes per element) of a tensor
+    sizes: dict[str, tuple[int, int]] = {}  # dictionary: name of a tensor -> (number of elements, bytes per element)
     total = LaunchCount(0, 0)
     for line in map(str.strip, code[code.index("def call(") :].splitlines()):
         if match := re.match(r"assert_size_stride\((\w+), \(([^)]*)\)", line):
-            is_data_set = match[2].startswith(f"{NUM_IMAGES}, ")  # this tensor is the whole data set
+            is_data_set = match[2].startswith(f"{NUM_IMAGES}, ")  # whether this tensor is the whole data set
             sizes.setdefault(match[1], (0 if is_data_set else _product(match[2]), 2))
         elif match := re.match(r"(\w+) = empty_strided_\w+\(\(([^)]*)\), \([^)]*\), torch\.(\w+)\)", line):
             sizes[match[1]] = (_product(match[2]), TORCH_TYPE_BYTES[match[3]])

@@ -1,4 +1,4 @@
-"""Check that exported networks equal the trained ones. It covers all methods and models at full width.
+"""Check that exported networks equal the trained networks, for all methods and models at full width.
 
     python -m tools.export_exactness --records FOLDER [--models NAME ...] [--images 1000]
     python -m tools.export_exactness --records FOLDER --runs runs/a ...     trained networks, written to runs.json
@@ -47,11 +47,12 @@ from lcrbnn.runs.run_folder import RunFolder, find_runs
 from lcrbnn.train.setup.load import load_network
 from tests.deploy.export.random_networks import EXPORTABLE_METHODS, randomize_parameters
 
-MAX_THRESHOLD_DISTANCE = 1e-5  # signs may differ if a value is nearer to the threshold than this
+# Maximum distance between a value and a threshold at which the sign of the value may differ
+MAX_THRESHOLD_DISTANCE = 1e-5
 NUM_LAYER_IMAGES = 2  # number of images for the comparison layer by layer
 NUM_CALIBRATION_IMAGES = 32  # number of images for the batch-norm statistics of a random network
 NUM_SELF_COMPARISON_IMAGES = 50  # number of images for the comparison of PyTorch with itself
-NUM_LARGE_IMAGES = 16  # number of images of 224 pixels
+NUM_LARGE_IMAGES = 16  # number of test images for networks with images of 224 pixels
 
 
 def load_images(dataset: DataSet, num_images: int, folder: Path) -> tuple[Tensor, Tensor]:
@@ -99,7 +100,7 @@ def compare_export(net: nn.Module, model_input: ModelInput | DataSet, images: Te
     mismatches = trace_mismatches(net, model, images, torch_logits, engine_logits)
     repeated_images = images[: min(NUM_SELF_COMPARISON_IMAGES, len(images))]
     with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):
-        repeated_logits = predict_with_torch(net, repeated_images)  # ignore a warning about Intel GPUs
+        repeated_logits = predict_with_torch(net, repeated_images)  # the context ignores a warning about Intel GPUs
     return {
         "nodes": layers.num_nodes,
         "sums": layers.num_sums,
@@ -183,7 +184,12 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="folder for the records")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="NAME")
     parser.add_argument(
-        "--runs", nargs="+", type=Path, default=[], metavar="RUN", help="compare these runs instead of MODELS"
+        "--runs",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="RUN",
+        help="folders of runs that are compared instead of the networks in MODELS",
     )
     parser.add_argument("--images", type=int, default=1000, help="number of test images for networks below 224 pixels")
     parser.add_argument("--data", type=Path, default=default_data_folder(), help="folder of the data sets")

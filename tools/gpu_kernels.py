@@ -33,7 +33,8 @@ from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products, product_par
 from lcrbnn.nn.kernels.power_iteration import power_iteration
 from lcrbnn.runs.record import write_record
 
-BOUND_FACTOR = 4  # factor of the interpreter's error bounds, because a GPU adds numbers in another order
+# Factor by which the error bounds are larger than in the interpreter, because a GPU adds numbers in another order
+BOUND_FACTOR = 4
 NUM_REPEATS = 50  # number of repeated launches, which must all give the same bits
 HALF_PRECISION_TYPES = (torch.float16, torch.bfloat16)
 
@@ -168,7 +169,7 @@ def check_iterations(cases: Sequence[int] = MATRIX_SIZES) -> Findings:
 
 
 def check_norms(cases: Sequence[tuple[int, ...]] = BATCH_NORM_SHAPES) -> Findings:
-    """Compare batch norm with float64: the output, the gradients and the running statistics."""
+    """Compare the output, the gradients and the running statistics of batch norm with float64."""
     for shape in cases:
         for dtype in (torch.float32, torch.bfloat16):
             x, g = (to_channels_last(torch.randn(shape).add(shift).to(dtype)) for shift in (7, 0))
@@ -223,7 +224,7 @@ class Check(NamedTuple):
     cases: Sequence[Any] = ()
 
     def split_cases(self) -> list[Callable[[], Findings]]:
-        """Return one function per case. Each of them is a separate task."""
+        """Return one function per case. Each function is a separate task."""
         if not self.cases:
             return [self.function]
         return [partial(self.function, [case]) for case in self.cases]
@@ -320,10 +321,14 @@ def describe_result(task: Task, result: list[Finding] | bool) -> str:
 def main() -> int:
     """Run all tasks, print each result and write the record. Return 1 if a kernel fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda", help="auto, cpu or cuda")
+    parser.add_argument("--device", default="cuda", help="device that runs the kernels: auto, cpu or cuda")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write all errors and bounds to this file")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one per CPU core"
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="number of parallel processes (default: number of CPU cores)",
     )
     args = parser.parse_args()
     start = time.perf_counter()

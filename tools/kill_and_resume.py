@@ -112,12 +112,14 @@ def list_differences(expected: Path, actual: Path) -> list[str]:
 def main() -> int:
     """Train both runs, compare them and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=20, help="minimum number of kills")
-    parser.add_argument("--inside", type=int, default=5, help="minimum number of kills inside a save")
+    parser.add_argument("--kills", type=int, default=20, help="minimum number of times that the run is killed")
+    parser.add_argument("--inside", type=int, default=5, help="minimum number of kills while a checkpoint is saved")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the kill times")
-    parser.add_argument("--record", type=Path, help="write the kills and the result to this JSON file")
+    parser.add_argument("--record", type=Path, help="write the moment of each kill and the result to this JSON file")
     parser.add_argument(
-        "--small", action="store_true", help="use a small network, whose saves are too short to be interrupted"
+        "--small",
+        action="store_true",
+        help="use a small network, whose checkpoints are saved too fast to be interrupted",
     )
     args = parser.parse_args()
     settings = SMALL_TRAIN_ARGUMENTS if args.small else TRAIN_ARGUMENTS

@@ -53,11 +53,11 @@ H200 = {
 
 
 class CodeGenerated(Exception):
-    """Exception that ends a compilation as soon as the code is generated. It is no failure."""
+    """Exception, but no failure, that ends a compilation as soon as the code is generated."""
 
 
 def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:
-    """Return the generated code of a case's step: forward pass, then backward pass."""
+    """Return the generated code of a case's step, first the forward pass, then the backward pass."""
     codes: list[str] = []
     cpu = torch.device("cpu")
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def generate_code(case: Case, fusion_options: FusionOptions) -> list[str]:
         stack.enter_context(register_dataset(case.dataset, train))
         stack.enter_context(
             mock.patch.object(support, "_IS_TRITON_INTERPRETED", True)
-        )  # this makes the package believe that Triton kernels can be used
+        )  # with this replacement, the package believes that Triton kernels can be used
         stack.enter_context(_compiler_settings(fusion_options))
         parts = build_training_parts(spec, cpu, runs_folder=Path(folder))
         (split,) = open_splits([spec], RunOptions(device="cpu").data_access, cpu, stack)
@@ -154,7 +154,7 @@ def _relabel_as_gpu(mode: Any, value: Any) -> Any:
 
 
 def _return_input(inp: Any, src: Any, view_ops: Any) -> Any:
-    return inp  # torch's own function would copy data between GPU tensors
+    return inp  # torch's own function would copy data between GPU tensors, so return the tensor itself
 
 
 class _FakeDeviceGuard:
@@ -214,12 +214,12 @@ def _pretend_gpu() -> Iterator[None]:
             torch._C,
             "_conv_determine_backend_memory_format",
             lambda *_: torch.channels_last,
-        ),  # the memory format that cuDNN uses for these maps
+        ),  # channels-last is the memory format that cuDNN uses for these maps
         (
             reinplace._inplace_generalized_scatter,
             "__code__",
             _return_input.__code__,
-        ),  # the code object is replaced, because torch refers to the function directly
+        ),  # replace the code object of the function, because torch refers to the function directly
     ]
     with ExitStack() as stack:
         for target, name, value in patches:

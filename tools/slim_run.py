@@ -32,7 +32,7 @@ from lcrbnn.train.state import module_to_arrays
 
 MODEL_PREFIX = "model/"  # prefix of the names of a network's arrays in a checkpoint
 NUM_IMAGES = 8  # number of random images for the comparison of outputs
-MAX_RELATIVE_CHANGE = 1e-4  # largest allowed change of an output, relative to the largest output
+MAX_RELATIVE_CHANGE = 1e-4  # maximum change of an output, relative to the largest output
 
 
 def slim_run(run: Path, target: Path, *, signs_only: bool = False) -> Path:
@@ -41,7 +41,7 @@ def slim_run(run: Path, target: Path, *, signs_only: bool = False) -> Path:
     newest = source.find_newest_checkpoint()
     if newest is None or not source.record_file.exists():
         raise InputError(f"there is no finished run in {run}")
-    load_network(source)  # this raises InputError if the checkpoint does not belong to the record
+    load_network(source)  # load_network raises InputError if the checkpoint does not belong to the record
     checkpoint = read_checkpoint(newest)
     arrays = {name: array for name, array in checkpoint.arrays.items() if name.startswith(MODEL_PREFIX)}
     if signs_only:
@@ -93,7 +93,9 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--signs", action="store_true", help="keep only signs and one magnitude per filter of binary layers"
+        "--signs",
+        action="store_true",
+        help="keep only the signs and one magnitude per filter of the weights of binary layers",
     )
     args = parser.parse_args()
     try:

@@ -61,7 +61,7 @@ def check_lcr_equals_cpu() -> dict[str, Any]:
     max_errors = {}
     for (name, variant), num_images in itertools.product(
         LCR_VARIANTS.items(), (32, 256)
-    ):  # more than 128 images, because the kernels treat larger batches in another way
+    ):  # use more than 128 images, because the kernels treat larger batches in another way
         draws = [torch.randn(num_images, c, s, s, dtype=torch.float64) for c, s in ((16, 16), (16, 16), (32, 8))]
         reference_draws = [
             torch.randn(num_images, c, s, s, dtype=torch.float64) for c, s in ((16, 16), (16, 16), (32, 8))
@@ -187,7 +187,7 @@ def check_resumed_run() -> dict[str, Any]:
     return results
 
 
-CHECKS: dict[str, Callable[[], dict[str, Any]]] = {  # the checks, by their keys in the record
+CHECKS: dict[str, Callable[[], dict[str, Any]]] = {  # dictionary: key of the check in the record -> function
     "each_method_trains": check_methods_train,
     "retention_equals_the_cpu": check_lcr_equals_cpu,
     "a_compiled_step_equals_the_plain_one": check_compiled_step,

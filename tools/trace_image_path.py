@@ -25,18 +25,18 @@ import numpy as np
 from PIL import Image
 
 PACKAGE = "lcrbnn"
-IMAGE_SIZE = 16  # side of the image in pixels
+IMAGE_SIZE = 16  # side length of the image in pixels
 
 
 class CallTracer:
-    """Records which modules of a package are called, and which module calls which."""
+    """Tracer that records which modules of a package are called, and which module calls which."""
 
     def __init__(self, package: str) -> None:
-        """Start with no recorded modules and pairs."""
+        """Start without recorded modules and pairs of modules."""
         self.package = package
         self.modules: set[str] = set()
         self.pairs: set[tuple[str, str]] = set()
-        self._local = threading.local()  # number of imports that are in progress, per thread
+        self._local = threading.local()  # number of imports that are in progress, separately for each thread
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
@@ -99,8 +99,12 @@ def trace_image_path(main: Callable[[list[str]], int], epochs: int, folder: Path
 def main() -> None:
     """Parse the options, trace one run and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=1, metavar="N", help="passes over the training images")
-    parser.add_argument("--list", choices=("modules", "pairs"), help="also print all modules or pairs")
+    parser.add_argument("--epochs", type=int, default=1, metavar="N", help="number of passes over the training images")
+    parser.add_argument(
+        "--list",
+        choices=("modules", "pairs"),
+        help="also print the names of all modules, or all pairs of a calling and a called module",
+    )
     arguments = parser.parse_args()
 
     from lcrbnn.cli.main import main as run_command

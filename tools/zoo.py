@@ -1,4 +1,4 @@
-"""Add a finished run to the zoo: a file with its network, its test accuracy, its record and its entry in the index.
+"""Add a finished run to the zoo, with a file of its network, its test accuracy, its record and its index entry.
 
     python -m tools.zoo runs/a/seed-0 NAME --recipe RECIPE [--siblings FOLDER] [--note TEXT]
 
@@ -33,7 +33,7 @@ from lcrbnn.zoo.zoo_index import ZooMember, list_members, member_path, write_ind
 from lcrbnn.zoo.zoo_model import compute_probe_logits, evaluate_zoo_file
 
 RECORDS = Path(__file__).parents[1] / "bench" / "records" / "zoo"
-SAMPLE_THOUSANDS = 1  # the record also has the accuracy on this many thousand test images, for a quick test
+SAMPLE_THOUSANDS = 1  # number of thousands of test images on which the record also has the accuracy, for a quick test
 
 
 def add_run_to_zoo(
@@ -68,7 +68,7 @@ def add_run_to_zoo(
         accuracy = evaluate_zoo_file(zoo_file, options)
         sample_accuracy = evaluate_zoo_file(zoo_file, options, SAMPLE_THOUSANDS)
     except BaseException:
-        path.unlink()  # remove the file, because the index has no entry for it
+        path.unlink()  # remove the zoo file, because the index has no entry for it
         raise
     member = ZooMember(
         name=name,
@@ -159,11 +159,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("name", metavar="NAME", help="name of the network in the zoo")
-    parser.add_argument("--recipe", required=True, help="recipe the run was trained with")
+    parser.add_argument("--recipe", required=True, help="name of the recipe with which the run was trained")
     parser.add_argument(
-        "--siblings", type=Path, metavar="FOLDER", help="records of all seeds with these settings, for their mean"
+        "--siblings",
+        type=Path,
+        metavar="FOLDER",
+        help="records of the runs with these settings and other seeds, for the mean test accuracy",
     )
-    parser.add_argument("--note", default="", help="a caveat for comparisons with other networks")
+    parser.add_argument("--note", default="", help="warning about comparisons with other networks")
     add_device_option(parser)
     add_data_folder_option(parser)
     args = parser.parse_args()

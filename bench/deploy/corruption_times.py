@@ -37,7 +37,10 @@ def main() -> None:
     parser.add_argument("--cifar10", action="store_true", help="use the test images of CIFAR-10 from the data folder")
     parser.add_argument("--data-folder", type=Path, default=default_data_folder())
     parser.add_argument(
-        "--compare", type=int, default=1000, help="images also computed on the CPU, if the device is a GPU"
+        "--compare",
+        type=int,
+        default=1000,
+        help="number of images that are also corrupted on the CPU, if the device is a GPU",
     )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()

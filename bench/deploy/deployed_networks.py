@@ -1,4 +1,4 @@
-"""Networks for the inference benchmarks: binary ResNets, their full-precision baselines, and binary convolutions."""
+"""Networks for inference benchmarks, which are binary ResNets, full-precision ResNets and binary convolutions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _export(name: str, method: str | None, image_size: int, num_classes: int) ->
 
 
 def make_binary_convolutions(image_size: int = 56) -> BnnModel:
-    """Return a sequence of the 16 binary 3x3 convolutions of a ResNet-18. Between them, only the signs are taken."""
+    """Return a sequence of the 16 binary 3x3 convolutions of a ResNet-18, with only the signs taken in between."""
     rng, nodes, channels = np.random.default_rng(0), list[Node](), 64
     for i in range(16):
         is_strided = i in (4, 8, 12)
@@ -67,12 +67,12 @@ def make_binary_convolutions(image_size: int = 56) -> BnnModel:
 
 @dataclass(frozen=True)
 class EngineCase:
-    """A row of ENGINE_CASES: the models, the runtimes that run them, and the numbers of threads and batch sizes."""
+    """A row of ENGINE_CASES with models, runtimes that run the models, numbers of threads and batch sizes."""
 
     model_makers: dict[str, Callable[[], BnnModel]]
     runtimes: tuple[
         tuple[str, str], ...
-    ]  # pairs (row of bench.deploy.runtime_worker, model); the engine of this package runs the binary model
+    ]  # each pair is a row of bench.deploy.runtime_worker and a model; the engine of this package runs the binary model
     threads: tuple[int, ...] = (1, 2)
     batch_sizes: tuple[int, ...] = (1, 8)
     torch_network: tuple[str, int] | None = None  # name and image size of the network that PyTorch runs

@@ -50,7 +50,7 @@ INSTRUCTION_LIMITS: dict[str, dict[str, dict[str, str]]] = {
 
 
 class RuntimeEntry(NamedTuple):
-    """One worker process: name in the record, key of RUNTIME_PREPARERS, model, and additional environment variables."""
+    """One worker process, with its name in the record, key of RUNTIME_PREPARERS, model and environment variables."""
 
     name: str
     runtime: str
@@ -61,17 +61,22 @@ class RuntimeEntry(NamedTuple):
 def main() -> None:
     """Run the benchmark, print tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=200, help="minimum calls per runtime and setting")
+    parser.add_argument("--calls", type=int, default=200, help="minimum number of timed calls per runtime and setting")
     parser.add_argument(
-        "--limit", default="none", choices=sorted(INSTRUCTION_LIMITS), help="limit the instructions of all runtimes"
+        "--limit",
+        default="none",
+        choices=sorted(INSTRUCTION_LIMITS),
+        help="limit the CPU instructions that all runtimes use",
     )
     parser.add_argument("--only", nargs="+", default=list(ENGINE_CASES), choices=list(ENGINE_CASES))
-    parser.add_argument("--batches", type=int, nargs="+", help="images per call (default: those of each case)")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", help="numbers of images per call (default: the numbers of each case)"
+    )
     parser.add_argument(
         "--compilers",
         nargs="+",
         default=["g++", "clang++"],
-        help="compilers of the engine; ratios are relative to the first",
+        help="compilers that build the engine; ratios are relative to the first compiler",
     )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
@@ -174,7 +179,8 @@ def measure(
             worker.close()
     engine_median = statistics.median(times_ms[entries[0].name])
     return {
-        "others_cpus": round(max(0.0, other_cpus), 3),  # CPU cores that other programs used during the measurement
+        # Number of CPU cores that other programs used during the measurement
+        "others_cpus": round(max(0.0, other_cpus), 3),
         "apart": max_relative_difference([np.load(folder / f"{e.name}.npy") for e in entries if e.model == "binary"]),
         **{name: summarize_runtime(ms, engine_median, last_results[name]) for name, ms in times_ms.items()},
     }
@@ -209,12 +215,12 @@ def summarize_runtime(times_ms: list[float], engine_median: float, last_result: 
 
 
 def max_relative_difference(outputs: list[np.ndarray]) -> float:
-    """Return the largest difference between an output and the first one, relative to the largest value of the first."""
+    """Return the largest difference between an output and the first output, relative to the first's largest value."""
     return float(max(np.abs(a - outputs[0]).max() for a in outputs) / np.abs(outputs[0]).max())
 
 
 def compute_two_thread_speedup(figures: dict[str, Any]) -> dict[str, float]:
-    """Return how much faster the engine is with two threads than with one, for each number of images per call."""
+    """Return the ratio of the engine's speed with two threads to that with one, per number of images per call."""
     speedups = {}
     for setting in [s for s in figures if s.startswith("1 threads")]:
         one_thread, two_threads = figures[setting], figures.get(setting.replace("1 threads", "2 threads"))
@@ -251,7 +257,7 @@ print(1000 * took, peak() - before)
 
 
 def measure_footprint(path: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Return the milliseconds to load a file and the megabytes after one call. Both are medians of nine processes."""
+    """Return the milliseconds to load a file and the megabytes after one call, both as medians of nine processes."""
     command, env = [sys.executable, "-c", _MEASURE_LOADING, str(path)], {**os.environ, **environment}
     outputs = [subprocess.check_output(command, text=True, env=env, cwd=ROOT).split() for _ in range(9)]
     loads, megabytes = (sorted(float(row[i]) for row in outputs) for i in (0, 1))

@@ -1,4 +1,4 @@
-"""Worker process for one runtime. It loads the model. Then each request asks it to make a number of calls.
+"""Worker process for one runtime. The process loads the model. Then each request states a number of calls.
 
 Each runtime has its own process, and only one process works at a time. Idle threads of a runtime may spin for a while,
 which would disturb another runtime in the same process.
@@ -17,10 +17,10 @@ from bench.worker_processes import serve_requests
 from lcrbnn.deploy.benchmark.runtimes import RUNTIMES, RunBatch
 from lcrbnn.deploy.engine.bnn_file import read_model
 
-# calls before the first request; each request makes one additional call that is not timed, to fill the caches
+# number of calls before the first request; each request makes one additional call that is not timed, to fill the caches
 NUM_WARM_UP_CALLS = 3
-PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # a function that runs a batch, and facts for the record
-Clock = Callable[[], float]  # a function that returns the time of the convolutions in the last call, in milliseconds
+PreparedRuntime = tuple[RunBatch, dict[str, Any]]  # function that runs a batch, and facts for the record
+Clock = Callable[[], float]  # function that returns the time of the convolutions in the last call, in milliseconds
 
 
 def _prepare_engine(job: dict[str, Any]) -> PreparedRuntime:
@@ -54,7 +54,7 @@ def _prepare_benchmark_runtime(job: dict[str, Any]) -> PreparedRuntime:
 
 
 def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with the operations fused into them: scale, skip, activation, packing of bits."""
+    """Time the binary convolutions with their fused operations: scale, skip, activation and packing of bits."""
     from lcrbnn.deploy.engine.runtime import Engine
 
     engine = Engine(Path(job["model"]))
@@ -67,7 +67,7 @@ def _prepare_engine_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
 
 
 def _prepare_openvino_convolutions(job: dict[str, Any]) -> tuple[RunBatch, Clock]:
-    """Time the binary convolutions with the operations fused into them: scale, skip and activation.
+    """Time the binary convolutions with their fused operations scale, skip and activation.
 
     Bits are not packed.
     """

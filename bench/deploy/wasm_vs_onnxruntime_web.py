@@ -37,12 +37,12 @@ from lcrbnn.errors import RunFailed
 from lcrbnn.runs.record import write_record
 from tools.native.wasm_page import build_page
 
-CASE_NAMES = ("resnet18", "resnet20")  # the compared networks, as keys of ENGINE_CASES
+CASE_NAMES = ("resnet18", "resnet20")  # names of the compared networks, which are keys of ENGINE_CASES
 PACKAGE = "onnxruntime-web"
 
 
 class WasmEntry(NamedTuple):
-    """One worker process: runtime, model file and number of threads."""
+    """One worker process, with its runtime, model file and number of threads."""
 
     runtime: str
     file: str
@@ -62,7 +62,7 @@ ENTRIES = {
 def main() -> None:
     """Run the benchmark, print tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=60, help="minimum calls per runtime")
+    parser.add_argument("--calls", type=int, default=60, help="minimum number of timed calls per runtime")
     parser.add_argument("--modules", type=Path, help=f"folder whose node_modules contains {PACKAGE}")
     parser.add_argument("--only", nargs="+", default=list(CASE_NAMES), choices=CASE_NAMES)
     parser.add_argument("--record", type=Path)
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def install_onnxruntime_web(folder: Path) -> Path:
-    """Install ONNX Runtime Web into a new folder and return it."""
+    """Install ONNX Runtime Web into a new folder and return the path of this folder."""
     folder.mkdir()
     subprocess.run(["npm", "install", "--silent", "--prefix", str(folder), PACKAGE], check=True)
     return folder

@@ -35,7 +35,7 @@ def time_actions(actions: Mapping[str, Callable[[], Any]], ranks: Ranks, rounds:
 
 
 def make_steps(settings: dict[str, Any], ranks: Ranks) -> dict[str, Callable[[], None]]:
-    """Return two training steps: one that communicates with the other processes, and one without communication."""
+    """Return two training steps, the first with communication between processes, the second without."""
     spec = TrainSpec().replace(**settings)
     return {
         "together": _make_step(spec, ranks),

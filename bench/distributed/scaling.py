@@ -41,7 +41,8 @@ SYNC_STEP_SETTINGS = {"resnet20-double, shared norms": {**STEP_SETTINGS["resnet2
 RECORD = ROOT / "bench" / "records" / "scaling-cpu.json"
 LOADER_RECORD = RECORD.with_name("loader-cpu.json")
 GPU_COUNTS = [1, 2, 4, 8, 16, 64, 256, 1000]
-IMAGE_FILE_BYTES = 110e3  # The 1.28 million training images of ImageNet take about 140 GB.
+# Size of an image file in bytes; the 1.28 million training images of ImageNet take about 140 GB
+IMAGE_FILE_BYTES = 110e3
 
 
 def measure(rounds: int, num_processes: int = 2) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from lcrbnn.train.distributed.ranks import MIN_INTERVAL_PER_SYNC, SYNC_INTERVAL_
 
 @dataclass(frozen=True)
 class Link:
-    """A communication link between GPUs or machines: its bandwidth and its latency."""
+    """A communication link between GPUs or machines, with its bandwidth and its latency."""
 
     bandwidth: float  # bandwidth in bytes per second
     latency: float  # latency in seconds per hop
@@ -65,23 +65,23 @@ class Load:
     """The work that one network causes per image."""
 
     num_parameters: int
-    image_seconds: float  # GPU seconds per image for the forward pass, the backward pass and the weight update
+    image_seconds: float  # GPU seconds per image for the forward pass, the backward pass and the weight update together
     num_norms: int  # number of batch-norm layers
-    file_bytes: float  # bytes of an image file
+    file_bytes: float  # number of bytes of an image file
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hardware: machines, GPUs, CPU cores and links."""
+    """The hardware of a cluster: machines, GPUs, CPU cores and links."""
 
     network: Link
     within_machine: Link = NVLINK
     gpus_per_machine: int = 8
-    cores_per_gpu: int = 16  # CPU cores that read images
-    images_per_core_s: float = 100.0  # images that one core decodes per second
+    cores_per_gpu: int = 16  # number of CPU cores per GPU that read images
+    images_per_core_s: float = 100.0  # number of images that one CPU core decodes per second
 
     def slowest_link(self, n: int) -> Link:
-        """Return the slowest link in a ring of n GPUs. It limits the speed of the ring."""
+        """Return the slowest link in a ring of n GPUs, which limits the speed of the ring."""
         if n <= self.gpus_per_machine:
             return self.within_machine
         return Link(min(self.within_machine.bandwidth, self.network.bandwidth), self.network.latency)
@@ -95,22 +95,22 @@ class Step:
     batch_size: int
     compute_s: float
     send_s: float
-    sync_norms_s: float  # additional time for synchronized batch norms
+    sync_norms_s: float  # additional seconds for synchronized batch norms
     read_s: float
 
     @property
     def total_s(self) -> float:
-        """Seconds of a training step whose batch norms are not synchronized."""
+        """Return the seconds of a training step whose batch norms are not synchronized."""
         return max(self.compute_s + self.send_s, self.read_s)
 
     @property
     def images_per_s(self) -> float:
-        """Images per second of all GPUs together."""
+        """Return the number of images per second of all GPUs together."""
         return self.batch_size / self.total_s
 
     @property
     def efficiency(self) -> float:
-        """Fraction of the step time that is spent on computation."""
+        """Return the fraction of the step time that is spent on computation."""
         return self.compute_s / self.total_s
 
 

@@ -37,7 +37,7 @@ LOCK_FILE = Path(tempfile.gettempdir()) / "lcrbnn-bench-kernels.lock"
 
 
 class Operands(NamedTuple):
-    """The tensors of the three products: input map x, output gradient g and weight w. All are stored channels-last."""
+    """The operands of the three products, which are input map x, output gradient g and weight w, all channels-last."""
 
     x: Tensor
     g: Tensor
@@ -45,7 +45,7 @@ class Operands(NamedTuple):
 
     @property
     def channels_first(self) -> tuple[Tensor, ...]:
-        """The same tensors in the layout of torch's convolutions."""
+        """Return the same tensors in the layout of torch's convolutions."""
         return tuple(t.permute(0, 3, 1, 2) for t in self)
 
 
@@ -53,7 +53,7 @@ Product = Callable[[Operands], Any]
 
 
 def measure(shape: str, should_tune: bool, num_streams: int) -> dict[str, Any]:
-    """Time the three products of a convolution of this shape: forward pass, weight gradient, input gradient."""
+    """Time the forward pass, the weight gradient and the input gradient of a convolution of this shape."""
     from lcrbnn.nn.kernels import conv_triton as kernels
 
     channels, size_and_stride = shape.split("@")
@@ -168,8 +168,10 @@ def main() -> None:
     """Measure the shapes and print one line per product."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    parser.add_argument("--tune", action="store_true", help="also try other block sizes")
-    parser.add_argument("--streams", type=int, default=1, help="number of graphs replayed at the same time")
+    parser.add_argument("--tune", action="store_true", help="also measure other block sizes")
+    parser.add_argument(
+        "--streams", type=int, default=1, help="number of CUDA graphs that are replayed at the same time"
+    )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True

@@ -115,7 +115,7 @@ def _compute_exact_norm(front: Tensor, back: Tensor, variant: LcrVariant) -> flo
 def main() -> None:
     """Print a table with the median and the largest relative error of power iteration."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cifar", type=Path, help="folder with data_batch_1.bin")
+    parser.add_argument("--cifar", type=Path, help="folder of CIFAR-10 that contains data_batch_1.bin")
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
     args = parser.parse_args()
     figures: dict[str, Any] = {}

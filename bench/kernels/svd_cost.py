@@ -25,7 +25,7 @@ from lcrbnn.runs.record import write_record
 
 BATCH_SIZE = 128
 NUM_ITERATIONS = 5
-# sizes of the feature maps in the three stages, which have three blocks each
+# sizes of the feature maps in the three stages, each of which has three blocks
 MAP_SIZES = (16 * 32 * 32, 32 * 16 * 16, 64 * 8 * 8)
 
 
@@ -72,10 +72,10 @@ def measure(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the median times and print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--rounds", type=int, default=15, help="timed rounds")
+    parser.add_argument("--rounds", type=int, default=15, help="number of timed rounds")
     args = parser.parse_args()
     seconds = measure(args.rounds)
     for name, median_s in seconds.items():

@@ -36,7 +36,7 @@ from lcrbnn.runs.record import write_record
 
 IMAGE_SIZE, RESIZE_RATIO, CROP_SEED, BATCH_SIZE = 224, 256 / 224, 1, 32
 PHOTO_SIZES = {"500x375": (500, 375), "2000x1500": (2000, 1500)}
-TARGET_RATIO = 1.5  # targets: images per second, relative to the plain Pillow loop
+TARGET_RATIO = 1.5  # minimum ratio of the loader's images per CPU second to those of the plain Pillow loop
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -112,7 +112,7 @@ def measure(images: ImageIndex, rounds: int) -> dict[str, Any]:
             "pillow, evaluation": lambda: time_pillow_loop(images, crop_for_evaluation, normalize_batch),
             "loader, evaluation": lambda: time_loader(pool, images, None),
         }
-        time_loader(pool, images, CROP_SEED)  # warm-up: imports libraries and starts the workers before the timing
+        time_loader(pool, images, CROP_SEED)  # warm-up before the timing: import libraries and start the workers
         seconds_by_variant: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(rounds):
             for name, time_variant in variants.items():
@@ -134,7 +134,10 @@ def main() -> None:
     """Run the benchmark, print the results and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--images", type=int, default=160, help="number of 500 x 375 images (2000 x 1500: a tenth of it)"
+        "--images",
+        type=int,
+        default=160,
+        help="number of images of 500 x 375 pixels; one tenth of this number is used for 2000 x 1500 pixels",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--record", type=Path)

@@ -43,7 +43,7 @@ from lcrbnn.train.setup.build import build_training_parts
 from lcrbnn.train.setup.dataset import DataAccess, fill_in_num_classes, find_dataset, open_splits
 from lcrbnn.train.setup.spec import TrainSpec
 
-TARGET_RATIO = 0.9  # target: fraction of the rate with noise images
+TARGET_RATIO = 0.9  # minimum ratio of images per second to those with noise images
 NUM_REHEARSAL_IMAGES = 64
 
 
@@ -71,7 +71,7 @@ class TimedSource:
 
 
 def make_noise_batches(dataset: DataSet, num_images: int, device: torch.device) -> InMemoryBatches:
-    """Return random images in memory: a source from which nothing has to be read."""
+    """Return random images in memory, so that nothing has to be read."""
     rng = np.random.default_rng(0)
     images = rng.integers(
         0, 256, (num_images, dataset.channels, dataset.image_size, dataset.image_size), dtype=np.uint8
@@ -82,7 +82,7 @@ def make_noise_batches(dataset: DataSet, num_images: int, device: torch.device) 
 def open_sources(
     spec: TrainSpec, access: DataAccess, args: argparse.Namespace, stack: ExitStack
 ) -> dict[str, TimedSource]:
-    """Open the sources: noise, cached files (if the augmentation allows caching) and streamed files."""
+    """Open the sources, which are noise, cached files (if the augmentation allows caching) and streamed files."""
     device = find_device(args.device)
     is_compiled = args.step_mode == "compiled" or (args.step_mode == "auto" and device.type == "cuda")
     dataset = find_dataset(spec)
@@ -126,15 +126,19 @@ def measure(timed_sources: dict[str, TimedSource], rounds: int, batch: int) -> d
 def main() -> None:
     """Run the benchmark, print one line per source and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dataset", default="tiny-imagenet", help="tiny-imagenet, imagenet or folder")
+    parser.add_argument(
+        "--dataset", default="tiny-imagenet", help="name of the data set: tiny-imagenet, imagenet or folder"
+    )
     parser.add_argument("--data-folder", type=Path, default=default_data_folder())
-    parser.add_argument("--image-size", type=int, default=0, help="image size in pixels (0 = size of the data set)")
+    parser.add_argument(
+        "--image-size", type=int, default=0, help="side length of the images in pixels (0 = image size of the data set)"
+    )
     parser.add_argument("--augmentation", default="standard")
     parser.add_argument("--network", default="resnet18-double-imagenet")
     parser.add_argument("--method", default="irnet")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=0, help="steps per epoch (0 = all)")
+    parser.add_argument("--steps", type=int, default=0, help="number of training steps per epoch (0 = all steps)")
     parser.add_argument("--noise", type=int, default=100_000, help="maximum number of noise images")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=-1)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 JPEG_QUALITY = 92  # JPEG quality that gives about 105 kB per 500 x 375 image, the average of ImageNet
-SPECTRUM_EXPONENT = 1.2  # The amplitude of a frequency is proportional to 1 / frequency**exponent.
+# Exponent of the spectrum: the amplitude of a frequency is proportional to 1 / frequency**exponent
+SPECTRUM_EXPONENT = 1.2
 
 
 def make_photo_jpeg(width: int, height: int, seed: int, spectrum_exponent: float = SPECTRUM_EXPONENT) -> bytes:

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lcr-gradient-ratio", type=float, default=0.0, help="gradient ratio of LCR")
+    parser.add_argument("--lcr-gradient-ratio", type=float, default=0.0, help="ratio of LCR gradient to task gradient")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     spec = find_recipe(args.recipe).spec.replace(

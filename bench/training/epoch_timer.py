@@ -20,8 +20,9 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train_parallel
 
-NUM_WARM_UP_EPOCHS = 2  # warm-up epochs, which are not timed
-NO_CHECKPOINT_INTERVAL_S = 1e9  # minutes between checkpoints: so many that none is saved during the timed epochs
+NUM_WARM_UP_EPOCHS = 2  # number of warm-up epochs, which are not timed
+# Seconds between two checkpoints; so many that no checkpoint is saved during the timed epochs
+NO_CHECKPOINT_INTERVAL_S = 1e9
 
 
 class EpochClock(ProgressBar):

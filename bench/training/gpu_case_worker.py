@@ -25,13 +25,13 @@ class Job:
     """The task of one worker process."""
 
     name: str  # name of the case: a key of CASES
-    scratch: str  # folder of the run
-    num_epochs: int  # number of timed epochs; 0 = only fill the compiler cache
-    num_images: int | None = None  # number of images; None = as many as the data set has
+    scratch: str  # path of the folder of the run
+    num_epochs: int  # number of timed epochs; 0 = only compile the step, to fill the cache of the compiler
+    num_images: int | None = None  # number of training images; None = as many as the data set has
     device: str = "auto"
     is_rehearsal: bool = False
     should_profile: bool = False
-    record_file: str | None = None  # file of the record
+    record_file: str | None = None  # path of the file of the record; None = write no record
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values that JSON can store."""
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def case(self) -> Case:
-        """The row of CASES that this job measures."""
+        """Return the row of CASES that this job measures."""
         return shrink_case(CASES[self.name]) if self.is_rehearsal else CASES[self.name]
 
 

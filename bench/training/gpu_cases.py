@@ -1,4 +1,4 @@
-"""CASES: the training steps that are measured on a GPU, with their targets."""
+"""CASES contains the training steps that are measured on a GPU, with their targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lcrbnn.train.fast.fused_step import FusionOptions
 from lcrbnn.train.setup.spec import TrainSpec
 
-MAX_MEMORY_RATIO = 1.1  # target: memory of a run with LCR, relative to the same run without LCR
+MAX_MEMORY_RATIO = 1.1  # maximum ratio of the GPU memory of a run with LCR to that of the same run without LCR
 
 # Settings that add a loss to a step: variants of LCR or other regularizers. The lambda of the variant "paper" is so
 # small that training never diverges.
@@ -29,15 +29,15 @@ ADDED_LOSSES: dict[str, dict[str, Any]] = {
 # parallel runs may not fit on a GPU at the same time, and then they would deadlock.
 COMPILER_SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "combo": {"combo_kernels": True},  # combines several independent kernels in one launch
-    "cooperative": {"triton.cooperative_reductions": True},  # uses one launch per reduction instead of two
-    "tuned": {"coordinate_descent_tuning": True},  # tries out several block sizes per kernel
+    "combo": {"combo_kernels": True},  # combine several independent kernels in one launch
+    "cooperative": {"triton.cooperative_reductions": True},  # use one launch per reduction instead of two
+    "tuned": {"coordinate_descent_tuning": True},  # try several block sizes per kernel
     # programmatic dependent launch: starts a kernel before the previous one has ended (Hopper and later)
     "pdl": {"triton.enable_pdl": True},
 }
 
 
-# Fusion options by case name. Cases without an entry use the default options of the package.
+# Dictionary: case name -> fusion options. Cases without an entry use the default options of the package.
 FUSION_OPTIONS: dict[str, FusionOptions] = {
     "wordy": FusionOptions(),
     "norms": FusionOptions(fuse_batch_norms=True, scale_weights=True),
@@ -50,18 +50,19 @@ COMPILER_SETTINGS |= {name: {} for name in FUSION_OPTIONS}
 
 @dataclass(frozen=True)
 class Case:
-    """A row of CASES: a training setup and its targets."""
+    """A row of CASES, with a training setup and its targets."""
 
     model: str
-    dataset: str = "synthetic-32"  # key of SYNTHETIC_SIZES
-    added_loss: str = "none"  # key of ADDED_LOSSES
-    compiler: str = "plain"  # key of COMPILER_SETTINGS
-    num_runs: int = 1  # number of runs that are trained in parallel
+    dataset: str = "synthetic-32"  # name of the data set, a key of SYNTHETIC_SIZES
+    added_loss: str = "none"  # name of the additional loss, a key of ADDED_LOSSES
+    compiler: str = "plain"  # name of the compiler settings, a key of COMPILER_SETTINGS
+    num_runs: int = 1  # number of runs that are trained in parallel in one process
     batch_size: int = 128
     precision: str = "bfloat16"
-    min_images_per_s: float | None = None  # target: images per second
-    baseline: str | None = None  # name of the case that this case is compared with
-    max_time_ratio: float | None = None  # target: step time relative to the baseline case
+    min_images_per_s: float | None = None  # minimum number of images per second (a target); None = no target
+    baseline: str | None = None  # name of the case with which this case is compared
+    # Maximum ratio of the step time to that of the baseline case (a target); None = no target
+    max_time_ratio: float | None = None
 
     @property
     def needs_teacher(self) -> bool:
@@ -70,7 +71,7 @@ class Case:
 
     @property
     def compile_key(self) -> tuple[object, ...]:
-        """Key of the compiled step. Cases with equal keys use the same compiled code."""
+        """Return the key of the compiled step. Cases with equal keys use the same compiled code."""
         return (self.model, self.dataset, self.added_loss, self.compiler, self.precision, self.batch_size)
 
     def make_spec(self, teacher: str = "", seed: int = 0) -> TrainSpec:

@@ -27,7 +27,8 @@ from bench.training.step_kernel_times import format_kernel_table
 from bench.worker_processes import Worker, count_cores, make_compiler_environment
 from lcrbnn.errors import lookup
 
-READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240  # timeout per worker process, in seconds
+# Timeouts in seconds of a worker process: until it is ready, for compiling, for measuring
+READY_TIMEOUT_S, COMPILE_TIMEOUT_S, MEASURE_TIMEOUT_S = 120, 400, 240
 NUM_REHEARSAL_IMAGES = 256
 
 
@@ -159,11 +160,11 @@ def _format_bound(target: dict[str, Any]) -> str:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cases", help=f"comma-separated cases out of {', '.join(CASES)}")
+    parser.add_argument("--cases", help=f"comma-separated names of cases, out of {', '.join(CASES)}")
     parser.add_argument("--record-folder", type=Path, help="write the record of each case to this folder")
     parser.add_argument("--epochs", type=int, default=3, help="number of timed epochs")
     parser.add_argument(
-        "--images", type=int, help="number of training images (default: 50,000, or 6,400 of 224 pixels)"
+        "--images", type=int, help="number of training images (default: 50,000, or 6,400 for images of 224 pixels)"
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--profile", action="store_true", help="list the GPU kernels of each case")

@@ -61,7 +61,7 @@ def _make_job(model: str, precision: str, added_loss: str, args: argparse.Namesp
 
 
 def _format_result(name: str, result: dict[str, Any]) -> str:
-    """Return the comparison as text. The errors in it are those of all gradients together."""
+    """Return the comparison as text, with the relative errors of all gradients together."""
     if set(result) == {"error"} and isinstance(result["error"], str):
         return f"{name}: failed; {result['error']}"
     error, target = result["error"], result["target"]

@@ -1,4 +1,4 @@
-"""Worker process for one comparison: gradients of the compiled and of the eager step, both from the same state."""
+"""Worker process that compares the gradients of the compiled and of the eager step from the same state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lcrbnn.train.fast.compiled_step import CompiledStep
 from lcrbnn.train.setup.build import TrainingParts, build_training_parts
 from lcrbnn.train.setup.spec import TrainSpec
 
-# target: maximum relative error of all gradients together, by precision
+# dictionary: precision -> maximum relative error of all gradients together (a target)
 MAX_RELATIVE_ERRORS = {"float32": 1e-5, "bfloat16": 1e-2}
 # Parameters whose gradient norm is below this fraction of the total norm are ignored in the largest error.
 MIN_NORM_FRACTION = 1e-3
@@ -45,7 +45,7 @@ class Job:
     num_images: int
     device: str = "auto"
     is_rehearsal: bool = False
-    record_file: str | None = None  # file of the record
+    record_file: str | None = None  # path of the file of the record; None = write no record
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values that JSON can store."""
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def spec(self) -> TrainSpec:
-        """The training settings of both steps."""
+        """Return the training settings of both steps."""
         case = Case(self.model, precision=self.precision, added_loss=self.added_loss)
         return (shrink_case(case) if self.is_rehearsal else case).make_spec()
 

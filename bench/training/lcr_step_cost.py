@@ -1,4 +1,4 @@
-"""Measure how much LCR slows down a CPU training step: ResNet-20 (double skip, IR-Net), batch size 128.
+"""Measure how much LCR slows down a CPU training step of ResNet-20 (double skip, IR-Net) with batch size 128.
 
     python -m bench.training.lcr_step_cost [--record FILE]
 
@@ -78,7 +78,7 @@ def main() -> None:
     for i in range(NUM_ROUNDS + 1):
         for name, step in steps.items():
             step_seconds = step()
-            if i > 0:  # the first round is a warm-up
+            if i > 0:  # the first round is a warm-up and is not timed
                 seconds[name].append(step_seconds)
         progress.advance(lambda: "rounds")
     baseline = statistics.median(seconds["without"])

@@ -1,4 +1,4 @@
-"""Screen variants of the LCR loss on digits: final ratios σ_B/σ_F and accuracies.
+"""Measure final ratios σ_B/σ_F and accuracies of variants of the LCR loss on digits.
 
     python -m bench.training.lcr_variants_on_digits [--record FILE]
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
     args = parser.parse_args()
-    steps_per_epoch = 21  # steps per epoch: 1,297 digits in batches of 64
+    steps_per_epoch = 21  # number of training steps per epoch: 1,297 digits in batches of 64
     progress = ProgressBar(len(VARIANT_OPTIONS) * len(LCR_WEIGHTS) * NUM_SEEDS * NUM_EPOCHS * steps_per_epoch)
     figures: dict[str, Any] = {}
     for (name, options), weight in product(VARIANT_OPTIONS.items(), LCR_WEIGHTS):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from lcrbnn.nn.methods.binarizer import Binarizer, BinaryTensor
 
-SignsByBinarizer = dict[str, Tensor]  # by name of the binarizer: True where the sign is +1
+# Dictionary from the name of a binarizer to a mask, which is True where the sign is +1
+SignsByBinarizer = dict[str, Tensor]
 
 
 def find_binarizers(model: nn.Module) -> dict[str, Binarizer]:
@@ -55,7 +56,7 @@ def force_signs(model: nn.Module, forced: SignsByBinarizer) -> None:
 
 
 def count_flipped_signs(a: SignsByBinarizer, b: SignsByBinarizer) -> dict[str, Any]:
-    """Return the total number of signs that differ, and the name of the binarizer with the largest fraction of them."""
+    """Return the total number of differing signs, and the binarizer name with the largest fraction of such signs."""
     counts = {name: (int((a[name] ^ b[name]).sum()), a[name].numel()) for name in a}
     worst = max(counts, key=lambda name: counts[name][0] / counts[name][1])
     return {

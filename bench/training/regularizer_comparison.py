@@ -1,4 +1,4 @@
-"""Compare LCR with spectral normalization and defensive quantization: accuracy, step time and memory.
+"""Compare accuracy, step time and memory of LCR with those of spectral normalization and defensive quantization.
 
     python -m bench.training.regularizer_comparison [--record FILE] [--rounds 15] [--epochs 15] [--seeds 3]
 
@@ -38,12 +38,12 @@ from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
 BATCH_SIZE = 128
-STEPS_PER_EPOCH = 21  # steps per epoch: 1,297 digits in batches of 64
-NUM_COMPARED_IMAGES = 8  # batch size for measuring the change of layer outputs
+STEPS_PER_EPOCH = 21  # number of training steps per epoch: 1,297 digits in batches of 64
+NUM_COMPARED_IMAGES = 8  # number of images for measuring the change of layer outputs
 REGULARIZER_WEIGHT = 1e-4  # weight of the loss of defensive quantization
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-# Variant name -> (key of REGULARIZERS, whether LCR is used).
+# Dictionary: variant name -> (key of REGULARIZERS, whether LCR is used).
 VARIANTS: dict[str, tuple[str, bool]] = {
     "none": ("none", False),
     "retention (LCR, default)": ("none", True),
@@ -54,10 +54,10 @@ VARIANTS: dict[str, tuple[str, bool]] = {
 
 
 class VariantTrainer:
-    """Runs training steps of one variant on fixed images."""
+    """Trainer of one variant on fixed images."""
 
     def __init__(self, name: str, uses_lcr: bool) -> None:
-        """Build the network. Its initial weights are the same in every variant."""
+        """Build the network, whose initial weights are the same in every variant."""
         torch.manual_seed(0)
         self.model = lcrbnn.create_model("resnet20-double", "irnet").to(DEVICE)
         self.images = torch.randn(BATCH_SIZE, 3, 32, 32).to(DEVICE)
@@ -197,9 +197,9 @@ def main() -> None:
     """Measure all variants and print one line per variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--rounds", type=int, default=15, help="timed steps of each variant")
-    parser.add_argument("--epochs", type=int, default=15, help="epochs of each run on digits")
-    parser.add_argument("--seeds", type=int, default=3, help="runs on digits per variant")
+    parser.add_argument("--rounds", type=int, default=15, help="number of timed training steps per variant")
+    parser.add_argument("--epochs", type=int, default=15, help="number of epochs of each training run on digits")
+    parser.add_argument("--seeds", type=int, default=3, help="number of training runs on digits per variant")
     args = parser.parse_args()
     trainers = {name: VariantTrainer(*arguments) for name, arguments in VARIANTS.items()}
     seconds = time_variants(trainers, args.rounds)

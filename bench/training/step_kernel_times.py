@@ -11,10 +11,10 @@ MAX_KERNELS_SHOWN = 70
 
 
 class KernelProfiler:
-    """Profiles `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
+    """Profiler of `num_steps` steps. The first call of `record_step`, after a warm-up step, starts the profiler."""
 
     def __init__(self, num_steps: int) -> None:
-        """Create the profiler without starting it."""
+        """Create the profiler, which does not run yet."""
         self.num_steps, self.figures, self._steps_done = num_steps, dict[str, Any](), -1
         self._profile = profile(activities=[ProfilerActivity.CUDA])
 
@@ -33,7 +33,7 @@ class KernelProfiler:
     def _summarize(self) -> dict[str, Any]:
         rows = sorted(self._profile.key_averages(), key=lambda row: -row.self_device_time_total)
         times_by_name: dict[str, list[float]] = {}
-        for row in rows:  # kernels with the same first 100 characters in their names count as one
+        for row in rows:  # kernels whose names start with the same 100 characters count as one kernel
             entry = times_by_name.setdefault(row.key[:100], [0.0, 0.0])
             entry[0] += row.self_device_time_total / self.num_steps
             entry[1] += row.count / self.num_steps

@@ -95,11 +95,15 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--lcr-weight", type=float, default=0.0)
     parser.add_argument("--step-mode", default="compiled", choices=["compiled", "eager"])
-    parser.add_argument("--seeds", type=int, default=1, help="number of parallel runs")
+    parser.add_argument("--seeds", type=int, default=1, help="number of runs that train in parallel")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--no-deterministic", action="store_true")
     parser.add_argument(
-        "--inductor", nargs="*", default=[], metavar="NAME=VALUE", help="settings of torch._inductor.config"
+        "--inductor",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of torch._inductor.config, as NAME=VALUE",
     )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")

@@ -17,7 +17,7 @@ from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.train import train
 
-NUM_TEST_IMAGES = 8  # number of noise images per epoch; the teacher is trained on as many
+NUM_TEST_IMAGES = 8  # number of noise images in the test split; the teacher is trained on equally many images
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SyntheticSize:
 
     image_size: int
     num_classes: int
-    num_images: int  # number of training images
+    num_images: int  # number of training images in the synthetic data set
 
 
 SYNTHETIC_SIZES: dict[str, SyntheticSize] = {
@@ -38,7 +38,7 @@ SYNTHETIC_SIZES: dict[str, SyntheticSize] = {
 
 @contextmanager
 def register_dataset(name: str, train: Split) -> Iterator[DataSet]:
-    """Register a data set with this name and these training images. It is removed at the end of the context."""
+    """Inside this context, there is a data set with this name and these training images."""
     size, template, replaced = SYNTHETIC_SIZES[name], DATASETS["cifar10"], DATASETS.get(name)
     images = ImageArrays(train, make_noise_split(name, NUM_TEST_IMAGES))
     DATASETS[name] = replace(
@@ -61,7 +61,7 @@ def make_noise_split(name: str, num_images: int | None = None) -> Split:
 
 
 def make_enlarged_digits(name: str, num_images: int) -> Split:
-    """Return enlarged digits. They are real images, so that their gradients are not only noise."""
+    """Return enlarged digits, which are real images, so that the gradients are not only noise."""
     train, factor = read_digits().train, SYNTHETIC_SIZES[name].image_size // 8
     images = (train.images[:num_images].astype(np.uint16) * 255 // MAX_PIXEL_VALUE).astype(np.uint8)
     return Split(

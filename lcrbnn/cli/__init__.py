@@ -1,1 +1,1 @@
-"""The command line: one file per command."""
+"""Command line of the package, with one file per command."""

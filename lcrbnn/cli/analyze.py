@@ -1,4 +1,4 @@
-"""`lcrbnn analyze`: norms, sensitivity, sign flips and σ ratios of trained networks."""
+"""`lcrbnn analyze` measures norms, sensitivity, sign flips and σ ratios of trained networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-images", type=int, default=256, metavar="N", help=f"number of training images: {IMAGE_SELECTION_HELP}"
     )
-    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
+    parser.add_argument("--per-layer", action="store_true", help="also print tables with one row per layer")
     add_device_option(parser)
     add_data_folder_option(parser)
 
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _build_layer_tables(figures_by_group: dict[str, dict[int, Any]]) -> dict[str, Any]:
-    """Return row titles and values of each table per layer, by the title of the table. Empty tables are left out."""
+    """Return a dictionary from the title of each table per layer to its rows (title, values), without empty tables."""
 
     def build_table(select_values: Any) -> tuple[dict[str, str], dict[str, dict[int, dict[str, float]]]]:
         values_by_group = {

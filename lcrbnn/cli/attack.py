@@ -1,4 +1,4 @@
-"""`lcrbnn attack`: accuracy of trained networks under adversarial attacks."""
+"""`lcrbnn attack` measures the accuracy of trained networks under adversarial attacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     names = ", ".join(ATTACKS)
     parser.add_argument(
-        "--attacks", nargs="+", default=[], metavar="NAME", help=f"attacks to run, from {names} (default: all)"
+        "--attacks", nargs="+", default=[], metavar="NAME", help=f"names of the attacks, out of {names} (default: all)"
     )
     parser.add_argument(
         "--steps",
@@ -46,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restarts", type=int, metavar="N", help="number of random restarts of the attack pgd (default: 5)"
     )
     parser.add_argument(
-        "--queries", type=int, metavar="N", help="number of queries of the Square attack (default: 5000)"
+        "--queries", type=int, metavar="N", help="number of queries per image of the Square attack (default: 5000)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the attacks")
-    parser.add_argument("--batch-size", type=int, default=1000, metavar="N", help="images per batch")
+    parser.add_argument("--batch-size", type=int, default=1000, metavar="N", help="number of images per batch")
     add_device_option(parser)
     add_data_folder_option(parser)
 

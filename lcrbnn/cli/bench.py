@@ -1,4 +1,4 @@
-"""`lcrbnn bench`: times of the engine and of other runtimes on one network."""
+"""`lcrbnn bench` measures the times of the engine and of other runtimes on the same network."""
 
 from __future__ import annotations
 

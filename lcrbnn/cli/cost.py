@@ -1,4 +1,4 @@
-"""`lcrbnn cost`: parameters, stored bits and operations of networks."""
+"""`lcrbnn cost` counts parameters, stored bits and operations of networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = ("lcrbnn cost resnet20-double --method irnet", "lcrbnn cost runs/digi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the networks, their options and the output."""
+    """Add the arguments for the networks, their options and the output file."""
     parser.add_argument(
         "models",
         nargs="*",
@@ -38,13 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image-size",
         type=int,
         metavar="PIXELS",
-        help="side length of the input images in pixels (default: the value of the network)",
+        help="side length of the input images in pixels (default: the image size of the network)",
     )
     parser.add_argument(
-        "--num-classes", type=int, metavar="N", help="number of classes (default: the value of the network)"
+        "--num-classes", type=int, metavar="N", help="number of classes (default: the number of classes of the network)"
     )
-    parser.add_argument("--per-layer", action="store_true", help="also print one row per layer")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the counts to this .json record")
+    parser.add_argument(
+        "--per-layer", action="store_true", help="also print a table with one row per layer of each network"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write all numbers to this .json record")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -135,7 +137,7 @@ def _build_model(name_or_run: str, args: argparse.Namespace) -> tuple[Any, str, 
 
 
 def _measure_bnn_file(model: Any, name: str, shape: tuple[int, int, int]) -> tuple[int | None, str]:
-    """Return the size of the exported .bnn file and "", or None and why the network cannot be exported."""
+    """Return the bytes of the exported .bnn file and "", or None and the reason why there is no export."""
     import torch
 
     from lcrbnn.deploy.engine.bnn_file import write_model

@@ -1,4 +1,4 @@
-"""`lcrbnn demo`: a small binary network on digits, with and without LCR."""
+"""`lcrbnn demo` trains a small binary network on digits, with and without LCR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SEEDS = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the demo."""
     parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="FOLDER", help="folder of the runs and the figure"
+        "--out", type=Path, default=Path("demo"), metavar="FOLDER", help="folder for the runs and for the figure"
     )
     parser.add_argument(
         "--lcr-weight", type=float, default=8.0, metavar="LAMBDA", help="weight λ of the LCR loss in the runs with LCR"

@@ -1,4 +1,4 @@
-"""`lcrbnn eval`: accuracy of runs and of networks of the zoo."""
+"""`lcrbnn eval` measures the accuracy of runs and of networks of the zoo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lcrbnn export`: a network as a .bnn or .onnx file."""
+"""`lcrbnn export` writes a network as a .bnn or .onnx file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help=f"folder of a run (its newest checkpoint is exported), or {ZOO_HELP}"
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .bnn or .onnx")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="path of the output file, which ends in .bnn or .onnx",
+    )
     parser.add_argument(
         "--half", action="store_true", help="store the real weights of stem, shortcuts and head as float16"
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the file and print its size."""
+    """Write the file and print the size of the file."""
     from lcrbnn.deploy.export.export_model import export_model
     from lcrbnn.errors import check_output_file
 

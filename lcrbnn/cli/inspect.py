@@ -1,4 +1,4 @@
-"""`lcrbnn inspect`: graph, sizes, kernels and times of a .bnn file."""
+"""`lcrbnn inspect` prints graph, sizes, kernels and times of a .bnn file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lcrbnn layers`: figures of latent weights and activation correlations, layer by layer."""
+"""`lcrbnn layers` draws latent weights and activation correlations, layer by layer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _measure_models(models: dict[str, Any], images: Any) -> dict[str, Any]:
 
 
 def _correlation_matrices(model: Any, images: Any) -> dict[str, dict[str, Any]]:
-    """Return the correlation matrices between the activations of the images, by layer, for real and binary ones."""
+    """Return a dictionary: layer -> "real" or "binary" -> correlation matrix between the activations of the images."""
     from lcrbnn.evaluation.analysis.map_similarity import capture_layer_maps, pairwise_correlations
 
     return {

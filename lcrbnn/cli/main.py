@@ -1,4 +1,4 @@
-"""The command line: one module per command, the list of commands, and exit codes."""
+"""The command line runs one module per command. This module has the list of commands and the exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed, StopSignal, d
 from lcrbnn.runs.old_names import reject_old_options
 from lcrbnn.runs.terminal import PrintableStream
 
-# Command -> one-line description, in the groups of `lcrbnn --help`. Each command is a module of lcrbnn.cli with
-# add_arguments(parser), execute(args) -> int and EXAMPLES. It is imported only when it is called.
+# Dictionary: command -> one-line description, in the groups of `lcrbnn --help`. Each command is a module of lcrbnn.cli
+# with add_arguments(parser), execute(args) -> int and EXAMPLES. The module is imported only for this command.
 COMMAND_GROUPS = {
     "train": {
         "train": "train a network into a run folder, or resume an interrupted run",
@@ -54,7 +54,7 @@ COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with default values, but not for options that are off or have no default, and with one example per line."""
+    """Formatter that appends default values (except False and None) to help texts, and prints one example per line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(EXAMPLES_TITLE) else super()._fill_text(text, width, indent)
@@ -74,7 +74,7 @@ class _ArgumentParser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return its exit code: 0 success, 1 failure, 2 invalid input, 128 + N after signal N."""
+    """Run one command. Return the exit code 0 (success), 1 (failure), 2 (invalid input), or 128 + N after signal N."""
     try:
         return _run_command(list(argv))
     except InputError as error:
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except BrokenPipeError:
         raise
-    except OSError as error:  # such as a full disk: expected errors of files are InputErrors
+    except OSError as error:  # an error such as a full disk; invalid files raise InputError instead
         location = f"{error.filename}: " if error.filename else ""
         _print_error(f"lcrbnn: {location}{error.strerror or error}")
         return 1
@@ -125,14 +125,14 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # os.open returns the lowest free descriptor, which is `descriptor`
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
 
 
 def _escape_control_characters() -> None:
-    """Escape control characters in everything this process prints: results, errors, warnings, logs and tracebacks."""
+    """Escape control characters in everything that this process prints, including errors, warnings and tracebacks."""
     sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
     sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
     # Newer versions of Python print help and tracebacks in color. The color codes would be escaped.
@@ -140,7 +140,7 @@ def _escape_control_characters() -> None:
 
 
 def run() -> NoReturn:
-    """Run the command of sys.argv and leave the process with its exit code. Entry point of the console script."""
+    """Run the command of sys.argv and exit with its exit code. The console script calls this function."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal without ± must not stop the command
         if isinstance(stream, io.TextIOWrapper):
@@ -153,7 +153,7 @@ def run() -> NoReturn:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if os.environ.get("WORLD_SIZE"):  # under torchrun, threads of lost connections would change the exit code
-        with suppress(OSError):  # the terminal may be closed
+        with suppress(OSError):  # printing fails if the terminal is closed
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

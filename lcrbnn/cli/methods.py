@@ -1,4 +1,4 @@
-"""`lcrbnn methods`: the list of binarization methods, and their curves."""
+"""`lcrbnn methods` lists the binarization methods, or draws their curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command-line arguments that name a network: run folders, groups of runs, .bnn files, zoo:NAME."""
+"""Command-line arguments that name networks, as run folders, groups of runs, .bnn files or zoo:NAME."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lcrbnn.evaluation.evaluate import EvaluatedModel
     from lcrbnn.evaluation.seed_groups import SeedGroups
 
-IMAGE_SELECTION_HELP = "the first images, or evenly spaced ones if the data set is read from image files"
+IMAGE_SELECTION_HELP = "the first images, or evenly spaced images if the data set is read from image files"
 ZOO_HELP = "zoo:NAME (a trained network of lcrbnn zoo)"
 BNN_MODEL_HELP = f".bnn file, or {ZOO_HELP}"
 ZOO_COMMANDS = ("predict", "eval", "export", "inspect", "bench", "robustness", "attack", "analyze", "cost")
@@ -40,14 +40,14 @@ def load_evaluated_model(source: Path, *, require_finished: bool = False) -> Eva
 
 
 def list_run_folders(source: Path) -> list[Path]:
-    """Return the runs in a folder in the order of their seeds, or zoo:NAME itself."""
+    """Return the run folders inside a folder, sorted by seed. For zoo:NAME, return zoo:NAME itself."""
     from lcrbnn.runs.run_folder import find_runs
 
     return [source] if parse_zoo_name(source) is not None else find_runs(source)
 
 
 def find_groups(arguments: Iterable[str]) -> SeedGroups:
-    """Return groups of runs that are compared seed by seed. zoo:NAME and GROUP=zoo:NAME are groups of one seed."""
+    """Return groups of runs that are compared seed by seed. A network of the zoo is a group with one seed."""
     from lcrbnn.evaluation import seed_groups
 
     def identify_zoo_model(source: str) -> tuple[str, int] | None:
@@ -83,7 +83,7 @@ def load_bnn_model(source: Path) -> tuple[BnnModel, Path | bytes]:
 
 
 def _check_is_file(path: Path) -> None:
-    """Raise InputError if the path is a run folder or anything else than a file, and name what it is."""
+    """Raise InputError if the path is a run folder, another folder or no file. The message states which of these."""
     from lcrbnn.data.image_files.image_index import describe_non_file
     from lcrbnn.runs.run_folder import RunFolder
 

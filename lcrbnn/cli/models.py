@@ -1,4 +1,4 @@
-"""`lcrbnn models`: the list of networks."""
+"""`lcrbnn models` lists the networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXAMPLES = ("lcrbnn models",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the command has no options."""
+    """Add no arguments, because the command has no options."""
 
 
 def execute(args: argparse.Namespace) -> int:

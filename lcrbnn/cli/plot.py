@@ -1,4 +1,4 @@
-"""`lcrbnn plot`: curves of accuracies and σ ratios during training."""
+"""`lcrbnn plot` draws accuracies and σ ratios during training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _reject_duplicates(sources: list[Path]) -> None:
-    """Raise InputError if a run is given twice: by its folder, its record or the folder of its seeds."""
+    """Raise InputError if two arguments name the same run, by its folder, its record or the folder of its seeds."""
     from lcrbnn.report.figures.training_curves import find_curve_files
 
     drawn_runs: set[Path] = set()

@@ -1,4 +1,4 @@
-"""`lcrbnn predict`: classes of images."""
+"""`lcrbnn predict` prints the most probable classes of images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print one line per image: its path, and the most probable classes with their probabilities."""
+    """Print one line per image with its path, and the most probable classes with their probabilities."""
     import numpy as np
 
     from lcrbnn.deploy.engine.reference import preprocess_pixels
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
         for path, row in zip(paths, probabilities, strict=True):
             top_classes = np.argsort(-row, kind="stable")[: args.top]
             print(f"{path}  " + "  ".join(f"{model.classes[i]} {100 * row[i]:.1f} %" for i in top_classes))
-    sys.stdout.flush()  # so that the errors come last if stdout and stderr go to one file
+    sys.stdout.flush()  # flush the results first, so that the errors come last if stdout and stderr go to one file
     for error in unreadable:
         print(f"lcrbnn: skipped: {error}", file=sys.stderr)
     if len(unreadable) == len(pictures):

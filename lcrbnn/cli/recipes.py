@@ -1,4 +1,4 @@
-"""`lcrbnn recipes`: the list of recipes, and the settings of one."""
+"""`lcrbnn recipes` lists the recipes, or prints the settings of one recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="recipe whose description and settings are printed (default: list all recipes)",
+        help="name of the recipe whose description and settings are printed (default: list all recipes)",
     )
 
 

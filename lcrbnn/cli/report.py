@@ -1,4 +1,4 @@
-"""`lcrbnn report`: one page about runs, from their records."""
+"""`lcrbnn report` writes a page about runs, from their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of a run, of several seed-N runs or of their records, or NAME=FOLDER to name the group; each "
         "further group is compared with the first group, seed by seed (at most six groups, with the same data set)",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="output file: .html or .md")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="path of the output file, which ends in .html or .md",
+    )
     parser.add_argument(
         "--records",
         nargs="+",
@@ -43,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sample-image",
         type=Path,
         metavar="FILE",
-        help="image shown under each corruption (default: a generated image)",
+        help="path of the image that is shown under each corruption (default: a generated image)",
     )
     add_frost_photos_option(parser)
     add_data_folder_option(parser)

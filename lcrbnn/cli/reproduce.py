@@ -1,4 +1,4 @@
-"""`lcrbnn reproduce`: the paper's tables. Its code is in the folder paper/ of the repository, not in the wheel."""
+"""`lcrbnn reproduce` makes the paper's tables. The code is in the folder paper/ of the repository, not in the wheel."""
 
 from __future__ import annotations
 

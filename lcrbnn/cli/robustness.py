@@ -1,4 +1,4 @@
-"""`lcrbnn robustness`: error of trained networks on corrupted test images."""
+"""`lcrbnn robustness` measures the error of trained networks on corrupted test images."""
 
 from __future__ import annotations
 
@@ -32,9 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder of a run, folder with several seed-N runs, or {ZOO_HELP}",
     )
     parser.add_argument(
-        "--num-images", type=int, metavar="N", help="number of test images, evenly spaced (default: all)"
+        "--num-images",
+        type=int,
+        metavar="N",
+        help="number of test images, evenly spaced in the test set (default: all test images)",
     )
-    parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="names of corruptions (default: all 19)")
+    parser.add_argument(
+        "--corruptions", nargs="+", metavar="NAME", help="names of corruptions (default: all 19 corruptions)"
+    )
     parser.add_argument(
         "--refit-head",
         action="store_true",
@@ -93,7 +98,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _assign_record_files(groups: dict[Path, list[Path]], folder: Path | None) -> dict[str, Path | None]:
-    """Return the record file of each run: in the run folder, or in the common folder if one is given.
+    """Return the record file of each run, which is in the run folder, or in the common folder if one is given.
 
     A network of the zoo has a record (else None) only if a folder is given.
     """
@@ -120,7 +125,7 @@ def _record_file(path: Path, folder: Path | None) -> Path | None:
 
 
 def _describe_record_location(records: dict[str, Path | None], folder: Path | None) -> str:
-    """Return where the records are, as text."""
+    """Return a text that says where the records are."""
     if folder is not None:
         return str(folder)
     parts = [f"{RECORD_NAME} in the folder of each run"] if any(records.values()) else []

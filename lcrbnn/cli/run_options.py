@@ -13,22 +13,22 @@ DEFAULT_CHECKPOINT_INTERVAL_S = 30.0
 DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
-# A parser or one of its option groups: argparse has no public class for both.
+# A parser or a group of options. argparse has no public class for both types.
 ArgumentContainer = argparse._ActionsContainer
 
 
 def add_device_option(container: ArgumentContainer) -> None:
-    """Add --device."""
+    """Add the option --device."""
     container.add_argument(
         "--device",
         default="auto",
         metavar="{auto,cpu,cuda}",
-        help="device of the computation (auto = GPU if available, otherwise CPU)",
+        help="device that computes (auto = GPU if available, otherwise CPU)",
     )
 
 
 def add_data_folder_option(container: ArgumentContainer) -> None:
-    """Add --data-folder."""
+    """Add the option --data-folder."""
     container.add_argument(
         "--data-folder",
         type=Path,
@@ -68,17 +68,17 @@ def add_worker_options(container: ArgumentContainer) -> None:
 
 
 def add_cache_option(container: ArgumentContainer) -> None:
-    """Add --cache-images."""
+    """Add the option --cache-images."""
     container.add_argument(
         "--cache-images",
         default="auto",
         metavar="{auto,yes,no}",
-        help="keep decoded images on the device (auto = yes if they fit into its memory)",
+        help="keep decoded images in the memory of the device (auto = yes if the images fit)",
     )
 
 
 def add_step_mode_option(container: ArgumentContainer) -> None:
-    """Add --step-mode."""
+    """Add the option --step-mode."""
     container.add_argument(
         "--step-mode",
         default="auto",
@@ -88,7 +88,7 @@ def add_step_mode_option(container: ArgumentContainer) -> None:
 
 
 def add_checkpoint_option(container: ArgumentContainer) -> None:
-    """Add --checkpoint-interval."""
+    """Add the option --checkpoint-interval."""
     container.add_argument(
         "--checkpoint-interval",
         type=float,
@@ -99,13 +99,14 @@ def add_checkpoint_option(container: ArgumentContainer) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return [0, 1, 2, 5] for "0-2,5"."""
+    """Return the seeds in a text, such as [0, 1, 2, 5] for "0-2,5"."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
         is_range = first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()
-        is_short = is_range and max(len(first), len(last)) <= 18  # int() of longer text may be slow
+        # Limit the number of digits, because int() of a long text may be slow
+        is_short = is_range and max(len(first), len(last)) <= 18
         if not is_short or not 0 <= int(last) - int(first) < MAX_SEEDS_PER_RANGE:
             raise InputError(f"--seeds must be a list such as 0-2 or 0,5; got {text[:40]!r}")
         seeds += range(int(first), int(last) + 1)

@@ -1,4 +1,4 @@
-"""`lcrbnn study`: variants of a plan, trained with the same seeds and compared."""
+"""`lcrbnn study` trains the variants of a plan with the same seeds and compares them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
         metavar="I/N",
         help="train only every N-th variant, starting with variant I; for example, 1/4",
     )
-    run.add_argument("--seeds", metavar="LIST", help="train only these seeds, such as 0-2 or 0,5")
+    run.add_argument("--seeds", metavar="LIST", help="train only the runs with these seeds, such as 0-2 or 0,5")
     run.add_argument(
         "--parallel-runs", type=int, default=4, metavar="N", help="number of runs that are trained at the same time"
     )

@@ -1,4 +1,4 @@
-"""`lcrbnn train`: one training run, or one run per seed."""
+"""`lcrbnn train` trains one run, or one run per seed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ EXAMPLES = (
     "lcrbnn train --dataset cifar10 --model resnet20-double --epochs 100 --seeds 0-2 --run-folder runs/cifar10",
     "lcrbnn train --data pictures/ --model my_net.py:make_model --image-size 64 --lcr default --run-folder runs/mine",
 )
-OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")  # as --help shows them
+# Groups of options, in the order of --help
+OPTION_GROUPS = ("run", "data", "model", "LCR", "optimizer", "precision", "distributed")
 MIN_GRADIENT_RATIO = 0.01  # below this gradient ratio LCR has practically no effect
-MAX_NAMED_SEEDS = 4  # in an error message
+MAX_NAMED_SEEDS = 4  # maximum number of seeds that an error message lists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recipe", nargs="?", metavar="RECIPE", help="name of a recipe (see lcrbnn recipes), or your own .toml file"
     )
     groups = {name: parser.add_argument_group(name) for name in OPTION_GROUPS}
-    # torchrun accepts abbreviations of its own options: no option here may be the beginning of one of those.
+    # torchrun accepts abbreviations of its options, so no option here may be the beginning of an option of torchrun.
     groups["run"].add_argument(
         "--run-folder",
         type=Path,
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the run (with --seeds: one folder seed-N per seed inside it)",
     )
     groups["run"].add_argument(
-        "--resume", action="store_true", help="continue the run in the folder, or start the run if the folder is empty"
+        "--resume",
+        action="store_true",
+        help="resume the run in the run folder, or start a new run if the folder is empty",
     )
     groups["run"].add_argument(
         "--seeds", metavar="LIST", help="train several seeds, such as 0-2 or 0,5; on a GPU they train in parallel"
@@ -71,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups["LCR"].add_argument(
         "--lcr",
         metavar="NAME",
-        help="train with LCR: this variant (default, paper or official) with its recommended weight and warm-up",
+        help="train with this LCR variant (default, paper or official), with its recommended weight λ and warm-up",
     )
     add_device_option(groups["precision"])
     add_step_mode_option(groups["precision"])
@@ -80,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="time without a message from another process before a distributed run is aborted",
+        help="seconds without a message from another process before a distributed run is aborted",
     )
     for setting in fields(TrainSpec):
         _add_setting(groups[setting.metadata["group"]], setting)
@@ -208,7 +211,7 @@ def _make_progress_factory(
 
 
 def _build_specs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, TrainSpec]:
-    """Return the requested runs: the spec of each by its folder."""
+    """Return a dictionary from the folder of each requested run to its training spec."""
     from lcrbnn.recipes.recipe import apply_lcr_default, find_recipe
     from lcrbnn.runs.run_folder import RunFolder
     from lcrbnn.train.setup.load import read_spec
@@ -250,7 +253,7 @@ def _build_specs(args: argparse.Namespace, ranks: Ranks) -> dict[Path, TrainSpec
 
 
 def _check_folder_layout(path: Path, several_seeds: bool) -> None:
-    """Raise InputError if a folder of one run gets several seeds, or the other way round."""
+    """Raise InputError if several seeds would use the folder of one run, or one run a folder of several seeds."""
     from lcrbnn.runs.run_folder import RunFolder
 
     is_run = RunFolder(path).exists()
@@ -271,7 +274,7 @@ def _check_lcr_strength(base: TrainSpec, given_settings: dict[str, Any], origin:
 
 
 def _list_seed_folders(path: Path) -> str:
-    """Return the first seed-N folders with a run, as text; "" if there are none."""
+    """Return the names of the first seed-N folders with a run as text, or "" if there are none."""
     from lcrbnn.runs.run_folder import RunFolder
 
     names = sorted(p.name for p in path.glob("seed-*") if RunFolder(p).exists()) if path.is_dir() else []

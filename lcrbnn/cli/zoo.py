@@ -1,4 +1,4 @@
-"""`lcrbnn zoo`: the list of trained networks."""
+"""`lcrbnn zoo` lists the trained networks of the package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ EXAMPLES = ("lcrbnn zoo", "lcrbnn eval zoo:digits-resnet8-irnet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the command has no options."""
+    """Add no arguments, because the command has no options."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print each network: name, accuracy of its file, seed, mean of all seeds, size, training command, record."""
+    """Print one entry per network: name, accuracy, seed, mean over all seeds, size, training command and record."""
     from lcrbnn.zoo.zoo_index import list_members
 
     members = list_members().values()

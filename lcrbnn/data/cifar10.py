@@ -1,4 +1,4 @@
-"""Read CIFAR-10 from its official files: the binary version, or the pickled one without running code in it."""
+"""Read CIFAR-10 from its official files. Of the pickled version, no code is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUM_SMALL_TRAIN_IMAGES = 20_000  # number of training images in the small versi
 
 
 class CifarLayout(NamedTuple):
-    """One layout of the official files: folder, MD5 of each file (test images last), and reading function."""
+    """One layout of the official files, with the folder, the MD5 of each file (test images last) and the reader."""
 
     folder: str
     files: dict[str, str]
@@ -29,7 +29,7 @@ class CifarLayout(NamedTuple):
 
 
 def load_cifar10(folder: Path) -> ImageArrays:
-    """Return CIFAR-10 from its six official files, in either layout. The files are in `folder` or a subfolder of it.
+    """Return CIFAR-10 from its six official files, in either layout, in `folder` or a subfolder of `folder`.
 
     The subfolder is the one that the official archive creates. Raise InputError if a file is missing or is not the
     official file.
@@ -79,7 +79,7 @@ def _find_files(folder: Path) -> tuple[Path, CifarLayout] | None:
 
 
 def _read_verified(path: Path, md5: str) -> bytes:
-    """Return the content of an official file. Raise InputError before the content is parsed if its MD5 is wrong."""
+    """Return the content of an official file. If its MD5 is wrong, raise InputError before parsing the content."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -103,7 +103,7 @@ def read_binary(content: bytes, path: Path) -> Split:
 
 
 def read_pickled(content: bytes, path: Path) -> Split:
-    """Return the images and labels in a file of the Python version: a pickled dictionary of NumPy arrays and lists.
+    """Return the images and labels in a file of the Python version, a pickled dictionary of NumPy arrays and lists.
 
     No code in the file is run. The caller must check the MD5 of the file before, because forged arrays could still
     crash NumPy.
@@ -128,7 +128,7 @@ def _make_split(images: np.ndarray, labels: np.ndarray, path: Path) -> Split:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickler that only creates NumPy arrays and plain Python values. Any other name raises UnpicklingError."""
+    """Unpickler that creates only NumPy arrays and plain Python values. Any other name raises UnpicklingError."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.replace("numpy._core", "numpy.core"), name) == ("numpy.core.multiarray", "_reconstruct"):

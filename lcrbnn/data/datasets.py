@@ -1,4 +1,4 @@
-"""DATASETS: the table of data sets that can be used for training."""
+"""DATASETS is the table of data sets that can be used for training."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from lcrbnn.data.image_files.read_arrays import read_image_arrays
 from lcrbnn.data.image_files.walk import KAGGLE_FOLDERS
 from lcrbnn.data.split import ImageArrays, Split
 
-RowNumbers = TypeVar("RowNumbers", bound=Any)  # an integer array of NumPy or torch
+RowNumbers = TypeVar("RowNumbers", bound=Any)  # type variable: an integer array of NumPy or torch
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Description of a data set: its size, how its pixels are normalised, and how it is read from a folder."""
+    """Description of a data set, with its size, the normalisation of its pixels, and its reader."""
 
     name: str
     summary: str
-    num_classes: int  # number of classes; 0 = one class per folder of training images
+    num_classes: int  # number of classes; 0 = count the class folders of the training images
     channels: int
     image_size: int  # side length of an image in pixels
     max_pixel_value: int  # pixel values are divided by this number before they are normalised
-    mean: tuple[float, ...]  # mean and std per channel, in units of max_pixel_value
+    mean: tuple[float, ...]  # mean and standard deviation per channel, in units of max_pixel_value
     std: tuple[float, ...]
-    # number of training images used for validation; at most a tenth of them if images are read from files
+    # number of training images used for validation; at most a tenth of all images if they are read from files
     num_validation_images: int
-    default_augmentation: str  # standard augmentation: a key of AUGMENTATIONS
+    default_augmentation: str  # key of AUGMENTATIONS: the standard augmentation of this data set
     load: Callable[[Path], ImageArrays]
     class_names: tuple[str, ...] = ()  # names of the classes; if empty, classes are called by their numbers
-    # how image files are indexed; None if the data set is not read from image files
+    # function that indexes the image files; None if the data set is not read from image files
     find_image_folder: Callable[[Path], ImageFolder] | None = None
-    resize_ratio: float = 1.0  # used in evaluation: (shorter side of the resized image) / (side of the centre crop)
+    resize_ratio: float = 1.0  # in evaluation: (shorter side of the resized image) / (side of the centre crop)
 
     def choose_sample_rows(self, rows: RowNumbers, total: int) -> RowNumbers:
         """Return which rows form a representative sample. `rows` are the row numbers 0, 1, ... of the first images.
@@ -138,7 +138,8 @@ _CIFAR10 = DataSet(
     channels=3,
     image_size=32,
     max_pixel_value=255,
-    mean=(0.485, 0.456, 0.406),  # mean and std of ImageNet, as in the published code of IR-Net, RBNN and LCR
+    # Mean and standard deviation of ImageNet, as in the published code of IR-Net, RBNN and LCR
+    mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     num_validation_images=10_000,
     default_augmentation="crop-flip",

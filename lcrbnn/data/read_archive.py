@@ -7,10 +7,10 @@ import tarfile
 from collections.abc import Callable, Mapping
 from typing import IO
 
-MAX_ARCHIVE_BYTES = 256 << 20  # limit of the compressed archive; CIFAR-10 has 163 MiB
-MAX_UNPACKED_BYTES = 512 << 20  # limit of all decompressed files together
-MAX_MEMBER_BYTES = 64 << 20  # limit of one image file; the largest has 29 MiB
-MAX_LABEL_BYTES = 1 << 20  # limit of one label file; the largest has about 100 KiB
+MAX_ARCHIVE_BYTES = 256 << 20  # maximum size in bytes of a compressed archive; that of CIFAR-10 has 163 MiB
+MAX_UNPACKED_BYTES = 512 << 20  # maximum size in bytes of all decompressed files together
+MAX_MEMBER_BYTES = 64 << 20  # maximum size in bytes of an image file; the largest one has 29 MiB
+MAX_LABEL_BYTES = 1 << 20  # maximum size in bytes of a label file; the largest one has about 100 KiB
 
 
 class ArchiveTooLarge(ValueError):
@@ -18,12 +18,12 @@ class ArchiveTooLarge(ValueError):
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A gzip file. Its `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
+    """A gzip file whose `read` raises ArchiveTooLarge after `bytes_left` decompressed bytes."""
 
     bytes_left = 0
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, at most `size` of them."""
+        """Return the next bytes of the file, at most `size` bytes."""
         num_bytes = self.bytes_left + 1 if size is None or size < 0 else min(size, self.bytes_left + 1)
         block = super().read(num_bytes)
         self.bytes_left -= len(block)

@@ -46,12 +46,12 @@ class ImageArrays:
 
     @cached_property
     def train(self) -> Split:
-        """Training images, including the validation images."""
+        """Return the training images, including the validation images."""
         return self._train() if callable(self._train) else self._train
 
     @cached_property
     def test(self) -> Split:
-        """Test images."""
+        """Return the test images."""
         return self._test() if callable(self._test) else self._test
 
     def split_validation(self, num_validation_images: int) -> tuple[Split, Split]:

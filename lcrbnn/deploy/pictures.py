@@ -1,4 +1,4 @@
-"""Read a user's pictures, of any size and any mode that Pillow reads, as input pixels of a model."""
+"""Read a user's pictures as input pixels of a model. All sizes and all modes that Pillow reads are allowed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.engine.reference import scale_pixels
 from lcrbnn.errors import InputError
 
-PIL_MODES = {1: "L", 3: "RGB"}  # by the number of channels of the model
-EXIF_TRANSPOSES = {  # by EXIF orientation: the Pillow transpose that makes the picture upright
+PIL_MODES = {1: "L", 3: "RGB"}  # dictionary from the number of channels of a model to the Pillow mode of its pictures
+EXIF_TRANSPOSES = {  # dictionary from an EXIF orientation to the Pillow transpose that makes the picture upright
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",
@@ -28,7 +28,7 @@ EXIF_TRANSPOSES = {  # by EXIF orientation: the Pillow transpose that makes the 
 
 
 class UnreadablePicture(InputError):
-    """A picture file exists, but it cannot be read."""
+    """A picture file that exists but cannot be read."""
 
 
 def find_pictures(paths: Iterable[Path]) -> list[Path]:
@@ -50,7 +50,7 @@ def find_pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _has_picture_name(path: Path) -> bool:
-    """Return whether the name is that of a picture; hidden files and files in hidden folders are not."""
+    """Return whether a name is that of a picture. Names of hidden files, or in hidden folders, are not."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 

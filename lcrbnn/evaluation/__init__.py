@@ -1,1 +1,1 @@
-"""Measurements of trained networks: accuracy, robustness, attacks, Lipschitz analysis, cost."""
+"""Measurements of trained networks, such as accuracy, robustness, attacks, Lipschitz analysis and cost."""

@@ -27,7 +27,8 @@ class Evaluation(NamedTuple):
     """Accuracy of a network on one split, and how many test results its record contains."""
 
     accuracy: Accuracy
-    num_test_results: int  # this result included; 0 if the validation split was evaluated
+    # Number of test results in the record after this test; 0 if the validation split was evaluated
+    num_test_results: int
 
 
 def check_evaluable(path: Path, *, use_test_split: bool) -> None:

@@ -1,4 +1,4 @@
-"""Statistics of several comparisons: Welch's interval, a pooled estimate, correlation of pairs, Holm's correction."""
+"""Statistics of several comparisons, such as Welch's interval, a pooled estimate and Holm's correction."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class MeanDifference(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of the 95 % confidence interval."""
+        """Return the ends of the 95 % confidence interval."""
         half_width = student_t_quantile(0.5 + CONFIDENCE_LEVEL / 2, self.degrees_of_freedom) * self.standard_error
         return self.mean - half_width, self.mean + half_width
 
     @property
     def p_value(self) -> float:
-        """The two-sided p-value of the hypothesis that the true difference is 0."""
+        """Return the two-sided p-value of the hypothesis that the true difference is 0."""
         if self.standard_error == 0:
             return float(self.mean == 0)
         return 2 * student_t_tail(abs(self.mean) / self.standard_error, self.degrees_of_freedom)
 
     @property
     def detectable(self) -> float:
-        """The true difference whose interval excludes 0 with a probability of 80 %."""
+        """Return the true difference whose interval excludes 0 with a probability of 80 %."""
         return detectable_difference(math.floor(self.degrees_of_freedom)) * self.standard_error
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def pool_differences(strata: Sequence[Sequence[float]]) -> MeanDifference:
 
 
 def correlate_pairs(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return Pearson's correlation of two runs of each seed. It is NaN if one side is constant or has two seeds.
+    """Return Pearson's correlation of two runs of each seed, or NaN if one side is constant or has two seeds.
 
     Pairing by seed reduces the variance of a difference only if this correlation is positive.
     """

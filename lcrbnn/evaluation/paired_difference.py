@@ -1,4 +1,4 @@
-"""Paired comparison of runs: mean difference, 95 % confidence interval, smallest detectable difference."""
+"""Compare runs in pairs, and compute mean difference, 95 % confidence interval and smallest detectable difference."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PairedDifference(NamedTuple):
 
     num_pairs: int
     mean: float
-    std: float  # standard deviation of the differences
+    std: float  # standard deviation of the paired differences
     low: float  # lower end of the 95 % confidence interval
     high: float
-    detectable: float  # true difference for which the interval excludes 0 with probability 0.8
+    detectable: float  # true difference for which the confidence interval excludes 0 with probability 0.8
 
     @property
     def is_significant(self) -> bool:
@@ -81,7 +81,8 @@ def _noncentral_t_tail(shift: float, critical_value: float, degrees_of_freedom: 
     """
     normal = statistics.NormalDist()
     scale = 2 * (degrees_of_freedom / 2) ** (degrees_of_freedom / 2) / math.gamma(degrees_of_freedom / 2)
-    total = normal.cdf(shift) / 2 if degrees_of_freedom == 1 else 0.0  # term of the integral for std ratio 0
+    # Term of the integral at which the ratio of measured to true standard deviation is 0
+    total = normal.cdf(shift) / 2 if degrees_of_freedom == 1 else 0.0
     for i in range(1, NUM_INTEGRATION_STEPS):
         # ratio of the measured standard deviation to the true one
         std_ratio = MAX_STD_RATIO * i / NUM_INTEGRATION_STEPS

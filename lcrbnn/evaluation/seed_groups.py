@@ -1,4 +1,4 @@
-"""Groups of runs that are compared seed by seed: find the runs, measure them, and render the table of results."""
+"""Find groups of runs that are compared seed by seed, measure the runs, and render the table of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lcrbnn.runs.record import read_record, write_record
 from lcrbnn.runs.run_folder import RunFolder, find_runs
 from lcrbnn.train.setup.load import read_spec
 
-SeedGroups = dict[str, dict[int, Path]]  # dictionary: group name -> seed -> run folder
+SeedGroups = dict[str, dict[int, Path]]  # dictionary from a group name to a dictionary from a seed to a run folder
 IsComplete = Callable[[Mapping[str, Any]], bool]
 ReportProgress = Callable[[str], None]  # function that is called with the name of each finished part
 # dictionary: group name -> seed -> name of the figure -> value

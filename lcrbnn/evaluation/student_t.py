@@ -1,4 +1,4 @@
-"""Student's t distribution for any positive number of degrees of freedom, as Welch's interval needs it."""
+"""Student's t distribution for any positive number of degrees of freedom, which Welch's interval needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def student_t_tail(t: float, degrees_of_freedom: float) -> float:
-    """Return P(T > t) for t >= 0: half of the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
+    """Return P(T > t) for t >= 0, half of the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
     x = degrees_of_freedom / (degrees_of_freedom + t * t)
     return _incomplete_beta(degrees_of_freedom / 2, 0.5, x) / 2
 
@@ -27,7 +27,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast only below this point
+    if x > (a + 1) / (a + b + 2):  # above this x, the continued fraction converges slowly
         return 1 - _incomplete_beta(b, a, 1 - x)
     log_factor = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_factor) * _beta_continued_fraction(a, b, x) / a

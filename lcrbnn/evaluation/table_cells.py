@@ -1,4 +1,4 @@
-"""Formatting of tables in documents: aligned columns, confidence intervals, and a dash for a missing value."""
+"""Format tables in documents with aligned columns, confidence intervals, and a dash for a missing value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lipschitz-continuity retention (LCR): the loss as a pure function, and `Retention`, which adds it to a network."""
+"""Lipschitz-continuity retention (LCR). The loss is a pure function, and `Retention` adds it to a network."""
 
 from lcrbnn.lcr.lcr_variants import LCR_VARIANTS, LcrVariant
 from lcrbnn.lcr.retention import Retention

@@ -38,12 +38,12 @@ Span = tuple[ModulePort, ModulePort]  # a front and a back port, between which o
 
 
 def make_block_spans(names: Sequence[str]) -> list[Span]:
-    """Return the spans from the input to the output of each named module (blocks, Eq. 10)."""
+    """Return one span per named module (a block), from the input to the output of the module (Eq. 10)."""
     return [(ModulePort(name, "in"), ModulePort(name, "out")) for name in names]
 
 
 def make_layer_spans(names: Sequence[str]) -> list[Span]:
-    """Return the spans from the input of each named module to the input of the next one (layers, Eq. 8)."""
+    """Return the spans from the input of each named module (a layer) to the input of the next module (Eq. 8)."""
     return [(ModulePort(a, "in"), ModulePort(b, "in")) for a, b in itertools.pairwise(names)]
 
 
@@ -56,7 +56,7 @@ def check_modules_exist(model: nn.Module, ports: Sequence[ModulePort]) -> None:
     """Raise InputError if the model has no module of a port's name."""
     names = [name for name, _ in model.named_modules() if name]
     unknown = [port.module for port in ports if port.module not in names]
-    # The message lists no submodules of binary layers: users do not mean these.
+    # The message lists no submodules of binary layers, because users do not mean such modules.
     binary_layer_prefixes = tuple(f"{name}." for name, _ in iter_binary_layers(model))
     listed_names = [name for name in names if not name.startswith(binary_layer_prefixes)]
     check_known_names(unknown, listed_names, f"module of {type(model).__name__}", "model.named_modules()")
@@ -70,7 +70,7 @@ NO_MAPS_MESSAGE = (
 
 @dataclass
 class CapturedMaps:
-    """The feature maps of one forward pass, by port, in the order of the forward pass."""
+    """The feature maps of one forward pass, as dictionaries from ports in the order of the forward pass."""
 
     inputs: tuple[Any, ...] = ()  # the positional arguments of the model
     keyword_inputs: dict[str, Any] = field(default_factory=dict)
@@ -78,16 +78,17 @@ class CapturedMaps:
     real: dict[ModulePort, Tensor] = field(default_factory=dict)
     binary: dict[ModulePort, BinaryTensor] = field(default_factory=dict)
     versions: dict[ModulePort, int] = field(default_factory=dict)  # version counters of the real maps when saved
-    rng_states: RngStates | None = None  # states of the generators at the start of the pass, if they were saved
+    # States of the random generators at the start of the pass; None if they were not saved
+    rng_states: RngStates | None = None
 
     def add(self, port: ModulePort, x: Any) -> None:
-        """Save the feature map at a port. If a module is called several times, the map of its latest call is kept."""
+        """Save the feature map at a port. If a module is called several times, its latest feature map is kept."""
         if not isinstance(x, Tensor):
             verb = {"in": "takes", "out": "returns"}[port.side]
             raise InputError(
                 f"Retention needs a tensor at {port.module!r}, which {verb} {type(x).__name__}; name an inner module"
             )
-        self.real.pop(port, None)  # the new entry then is the last one: the order of the dict is that of the pass
+        self.real.pop(port, None)  # remove an old entry first, so that the dict has the order of the latest calls
         self.real[port] = x
         self.binary.pop(port, None)
         if not torch.compiler.is_compiling() and not x.is_inference():
@@ -111,7 +112,7 @@ class CapturedMaps:
                 )
 
     def get_binary_map(self, port: ModulePort, *, weights_only: bool) -> Tensor:
-        """Return the map after the sign of the next binary layer, or its sign with a clipped gradient if there is none.
+        """Return the map after the sign of the next binary layer. Without such a layer, return the sign of the map.
 
         With `weights_only` (binary weights, real activations) no layer binarizes a map, and this returns the real map.
         """
@@ -121,7 +122,7 @@ class CapturedMaps:
 
 
 class _Hook:
-    """A hook that only works on its own model: its copies and pickles do nothing."""
+    """A hook that works only on the model for which it was created. Copies and pickles of the hook do nothing."""
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
@@ -137,11 +138,11 @@ class _Hook:
 
 
 def _do_nothing(*args: Any) -> None:
-    """Do nothing: the callback of a copied hook."""
+    """Do nothing. Copied hooks call this function."""
 
 
 def remove_copied_hooks(model: nn.Module) -> None:
-    """Remove the hooks without effect that a copy of a hooked model has."""
+    """Remove the copied hooks, which have no effect, from a copy of a hooked model."""
     for module in model.modules():
         for table in (module._forward_pre_hooks, module._forward_hooks):
             for key in [k for k, hook in table.items() if isinstance(hook, _Hook) and hook.callback is _do_nothing]:
@@ -150,7 +151,7 @@ def remove_copied_hooks(model: nn.Module) -> None:
 
 
 class FeatureMapCapture:
-    """Hooks on a model that keep the feature maps of its latest forward pass at the given ports.
+    """Hooks on a model that keep the feature maps at the given ports from the model's latest forward pass.
 
     The hooks only record the modules that they were registered on: a forward pass of a copy of the model is ignored.
     So is a forward pass with latent weights that another capture started, and a block that activation checkpointing
@@ -178,9 +179,10 @@ class FeatureMapCapture:
         self.maps = CapturedMaps()  # of the latest pass
         self._unused_training_maps: CapturedMaps | None = None  # of a training pass, if a validation pass followed it
         self._layers = [layer for _, layer in iter_binary_layers(model)]
-        self.expects_latent_pass = False  # the owner of this capture runs a pass with latent weights
+        self.expects_latent_pass = False  # True while the owner of this capture runs a pass with latent weights
         self._is_recording = True
-        self._first_binary_layer = self._layers[0] if self._layers else None  # shows whether a pass uses latent weights
+        # The mode of this layer shows whether a pass uses latent weights
+        self._first_binary_layer = self._layers[0] if self._layers else None
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._make_start_hook(model), with_kwargs=True)]
         if save_rng:
             self._hooks.append(model.register_forward_pre_hook(self._make_rng_hook(model)))
@@ -285,7 +287,7 @@ def capture_maps(
 
 
 def is_weights_only(model: nn.Module) -> bool:
-    """Return whether the model has binary layers and none of them binarizes its input (1/32)."""
+    """Return whether the model has binary layers, but none of these layers binarizes its input (bits 1/32)."""
     layers = [layer for _, layer in iter_binary_layers(model)]
     return bool(layers) and all(layer.input_binarizer is None for layer in layers)
 

@@ -1,4 +1,4 @@
-"""Checks of the captured feature maps, which `Retention` runs once, at its first loss()."""
+"""Check the captured feature maps. `Retention` calls these functions once, at its first loss()."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from lcrbnn.lcr.capture import CapturedMaps, ModulePort, Span
 from lcrbnn.lcr.retention_matrix import Pair, are_comparable
 from lcrbnn.nn import functional as ops
 
-MIN_ENTRIES_FOR_SIGN_CHECK = 32  # a map with fewer entries may have only one sign by chance
+# Minimum number of entries of a checked map; a smaller map may have only one sign by chance
+MIN_ENTRIES_FOR_SIGN_CHECK = 32
 
 
 def check_span_order(maps: CapturedMaps, spans: Sequence[Span]) -> None:

@@ -64,14 +64,16 @@ class LcrVariant:
     reference: str = "pre-binarization"
     activations: str = "binary"
     granularity: str = "blocks"
-    num_last_matrices: int = 0  # use only the last N retention matrices; 0 = use all
+    # Number of retention matrices that are used, counted from the end of the network; 0 = all
+    num_last_matrices: int = 0
     power_iteration_init: str = "longest-column"
     power_iterations: int = 5
     sqrt_eigenvalue: bool = False  # whether the square root of the largest eigenvalue is used instead of the eigenvalue
     distance: str = "ratio"
     beta: float = 2.0
-    reference_gradient: bool = False  # also train the network through sigma_F, the spectral norms of the reference
-    learnable_scale: bool = False  # multiply each binary feature map by a learnable factor
+    # True if the network is also trained through sigma_F, the spectral norms of the reference
+    reference_gradient: bool = False
+    learnable_scale: bool = False  # True if each binary feature map is multiplied by a learnable factor
     coefficient: str = "half"
     weight: float = 1.0  # lambda, the weight of the LCR loss
     # weight of the quantization error of Algorithm 1; Eq. 12 does not contain it

@@ -1,4 +1,4 @@
-"""The parts of a network (spans) whose retention matrices are computed: named modules, or those of an LCR variant."""
+"""Choose the spans (parts of a network) whose retention matrices are computed: named modules, or those of a variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REGULARIZERS: the weight regularizers that LCR is compared with."""
+"""REGULARIZERS contains the weight regularizers with which LCR is compared."""
 
 from __future__ import annotations
 

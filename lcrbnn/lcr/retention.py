@@ -1,4 +1,4 @@
-"""`Retention`: the LCR loss of any network, added to a training loop in three lines."""
+"""`Retention` adds the LCR loss of any network to a training loop in three lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from lcrbnn.lcr.second_pass import freeze_running_statistics, replay_rng
 from lcrbnn.lcr.spectral_norm import draw_start_vector
 from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
 
-START_VECTOR_LENGTH = 4096  # numbers drawn for the start of the power iteration (repeated for longer vectors)
+# Number of random numbers for the start of the power iteration; they are repeated for longer vectors
+START_VECTOR_LENGTH = 4096
 
 _CLOSED_MESSAGE = "this Retention is closed and captures no feature maps any more; create another one"
 
@@ -113,7 +114,7 @@ class Retention(nn.Module):
         check_modules_exist(model, unique_ports(self.spans))
         self.sigma_ratios: Tensor | None = None
         self.lcr_loss: Tensor | None = None
-        self._model = (model,)  # in a tuple: not a submodule
+        self._model = (model,)  # a tuple hides the model from nn.Module, so that the model is not a submodule
         self._is_weights_only = is_weights_only(model)
         self._check_reference(model, teacher)
         parameter = next(model.parameters(), torch.empty(0))
@@ -157,7 +158,7 @@ class Retention(nn.Module):
         self.close()
 
     def __copy__(self) -> NoReturn:
-        """Raise InputError: a shallow copy would share its state and its hooks with the original."""
+        """Raise InputError, because a shallow copy would share its state and its hooks with the original."""
         raise InputError("a Retention can only be copied together with its network: copy.deepcopy((model, retention))")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -321,7 +322,8 @@ class Retention(nn.Module):
 
     def _collect_reference_pairs(self, maps: CapturedMaps) -> list[Pair]:
         maps, spans = REFERENCES[self.variant.reference](self, maps)
-        return [(maps.real[front], maps.real[back]) for front, back in spans]  # retention_loss detaches them
+        # The maps keep their gradient here, because retention_loss detaches them
+        return [(maps.real[front], maps.real[back]) for front, back in spans]
 
     def _use_maps_of_same_pass(self, maps: CapturedMaps) -> tuple[CapturedMaps, list[Span]]:
         return maps, self.spans
@@ -386,7 +388,7 @@ class Retention(nn.Module):
             raise InputError(f"the argument teacher needs reference='teacher'; the reference is {reference!r}")
 
 
-# How the feature maps of the reference are obtained, by `LcrVariant.reference`.
+# Functions that return the feature maps of the reference, by `LcrVariant.reference`.
 REFERENCES = {
     "pre-binarization": Retention._use_maps_of_same_pass,
     "latent-weights": Retention._run_with_latent_weights,
@@ -395,5 +397,5 @@ REFERENCES = {
 
 
 def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
-    """Return a floating-point tensor as `dtype`, and anything else unchanged."""
+    """Return a floating-point tensor as `dtype`, and any other value unchanged."""
     return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x

@@ -1,4 +1,4 @@
-"""The LCR loss L_Lip as a pure function of the feature maps of a binary network and those of its reference."""
+"""Compute the LCR loss L_Lip as a pure function of the feature maps of a binary network and of its reference."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def _run_power_iteration(
 # Functions that return the start vector of the power iteration for matrices (b, m, n) and a drawn vector. The result is
 # one vector (n,) for all matrices, or one per matrix (b, n).
 START_VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),  # as in Algorithm 2
+    # Random start vector, as in Algorithm 2 of the paper
+    "random": lambda matrices, drawn: slice_start_vector(drawn, matrices.shape[2]),
     # the official code does not scale this vector to length 1
     "ones": lambda matrices, drawn: matrices.new_ones(matrices.shape[2]),
     "longest-column": lambda matrices, drawn: pick_longest_column(matrices),
@@ -194,24 +195,24 @@ def _divide_sigmas(binary_sigma: Tensor, reference_sigma: Tensor) -> Tensor:
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "ratio": lambda sigma_b, sigma_f, weight: (
         ((_divide_sigmas(sigma_b, sigma_f) - 1) * weight).square().mean()
-    ),  # Eq. 11 of the paper
+    ),  # distance in Eq. 11 of the paper
     "log-ratio": lambda sigma_b, sigma_f, weight: (
         (_divide_sigmas(sigma_b, sigma_f).clamp_min(MIN_SIGMA).log() * weight).square().mean()
     ),
-    # mean squared difference, as in the official code
+    # mean squared difference of the norms, as in the official code
     "mse": lambda sigma_b, sigma_f, weight: (sigma_b - sigma_f).square().mean() * weight,
 }
 
 # Functions of the batch size that return the factor of lambda * L_Lip in the total loss.
 COEFFICIENTS: dict[str, Callable[[int], float]] = {
-    "half": lambda batch_size: 1 / 2,  # Eq. 12 of the paper
-    # the published code, in which lambda has the name alpha
+    "half": lambda batch_size: 1 / 2,  # factor in Eq. 12 of the paper
+    # factor in the published code, in which lambda has the name alpha
     "inverse-batch-size": lambda batch_size: 1 / (batch_size * 1e4),
 }
 
 
 def quantization_error(weights: Sequence[Tensor]) -> Tensor:
-    """Return L_QE of Algorithm 1: the sum over layers of |W - alpha sgn W|^2.
+    """Return L_QE of Algorithm 1, the sum over layers of |W - alpha sgn W|^2.
 
     Here alpha is the mean |w| of each filter. This alpha minimizes the error. W is the tensor whose sign is taken. So
     if a method standardizes its weights, W is the standardized weight.

@@ -1,4 +1,4 @@
-"""Retention matrices: the correlation of the feature maps before and after a layer or block.
+"""Retention matrices contain the correlation of the feature maps before and after a layer or block.
 
 A retention matrix RM is symmetric and positive semi-definite. A stack holds several RMs of one size. It has two
 methods:
@@ -30,9 +30,10 @@ from lcrbnn.lcr.row_scaling import max_safe_length, shrink_long_rows, shrink_unl
 from lcrbnn.lcr.spectral_norm import apply_matrices, rayleigh_value
 from lcrbnn.nn.kernels.gram import gram_matrices, pairwise_products
 
-Pair = tuple[Tensor, Tensor]  # the feature maps before (front) and after (back) a layer or block
+Pair = tuple[Tensor, Tensor]  # feature map before (front) and feature map after (back) a layer or block
 
-# A row that is shorter than this has no direction. Its map is zero everywhere (or constant, if it is centered).
+# A row that is shorter than this length has no direction. The feature map of such a row is zero everywhere, or constant
+# if maps are centered.
 _MIN_LENGTH = 1e-12
 
 
@@ -60,7 +61,8 @@ def are_comparable(front: Tensor, back: Tensor) -> bool:
 
 def pool_map(front: Tensor, back: Tensor) -> Tensor:
     """Return the front map, average-pooled to the height and width of the back map."""
-    if front.shape == back.shape and front.dim() > 1:  # token maps (n, t, d) of equal shape need no pooling either
+    # The maps of a pair with equal shapes need no pooling, such as token maps (n, t, d)
+    if front.shape == back.shape and front.dim() > 1:
         return front
     if not are_comparable(front, back):
         raise InputError(
@@ -141,7 +143,7 @@ def _combine_rows(coefficients: Tensor, x: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class FlattenedMap:
-    """A feature map as rows, (n, d), one per sample. It also states whether each row will be divided by its length.
+    """A feature map as rows (n, d), one row per sample, and a flag for the division of each row by its length.
 
     After centering, rounding errors give a constant row a small length. `noise_length`, (n,), is an upper bound of it.
     A row that is not longer than this has no direction, and it is replaced by 0.
@@ -177,7 +179,7 @@ def _row_lengths(flat_maps: Sequence[FlattenedMap]) -> Tensor:
 
 
 def _inverse_lengths(lengths: Tensor, flat_maps: Sequence[FlattenedMap]) -> Tensor:
-    """Return 1 / length, (b, n). It is 0 for rows without direction and for rows whose length overflows."""
+    """Return the reciprocal length of each row, (b, n), and 0 for rows of zeros and rows whose length overflows."""
     noise_lengths = [r.noise_length for r in flat_maps if r.noise_length is not None]
     has_direction = lengths > (torch.stack(noise_lengths) + _MIN_LENGTH if noise_lengths else _MIN_LENGTH)
     has_direction = has_direction & (lengths <= max_safe_length(lengths.dtype))
@@ -195,7 +197,7 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], FlattenedMap]] = {
 class MatrixStack(Protocol):
     """Retention matrices of one size, from one or more pairs of feature maps."""
 
-    squared: bool  # RM = M^T M for the iteration matrix M if True, RM = M if False
+    squared: bool  # True if RM = M^T M for the iteration matrix M, False if RM = M
 
     def iteration_matrices(self) -> Tensor:
         """Return the matrices M that power iteration uses, (b, m, n), for all pairs together, without autograd."""
@@ -211,11 +213,11 @@ class MatrixStack(Protocol):
 
 @dataclass(frozen=True)
 class CrossGramStack:
-    """RM = G^T G with G = A_front^T A_back (Eq. 8, and Eq. 10 for a block)."""
+    """Retention matrices RM = G^T G with G = A_front^T A_back (Eq. 8, and Eq. 10 for a block)."""
 
     fronts: list[FlattenedMap]
     backs: list[FlattenedMap]
-    # 1 / length of the front rows and of the back rows, each (b, n); None without normalization
+    # reciprocal lengths of the front rows and of the back rows, each (b, n); None without normalization
     scales: tuple[Tensor, Tensor] | None
     cross_gram: Tensor
     squared = True
@@ -270,10 +272,10 @@ class CrossGramStack:
 
 @dataclass(frozen=True)
 class GramStack:
-    """RM = A_back^T A_back (Eq. 9)."""
+    """Retention matrices RM = A_back^T A_back (Eq. 9)."""
 
     backs: list[FlattenedMap]
-    scales: Tensor | None  # 1 / length of the rows, (b, n); None without normalization
+    scales: Tensor | None  # reciprocal length 1 / |row| of each row, (b, n); None without normalization
     gram: Tensor
     squared = False
 
@@ -326,11 +328,11 @@ def _index_or_none(vectors: Tensor | None, i: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class PerSampleStack:
-    """RM = R R^T for each sample, with R = front back^T / pixels (as in the official code)."""
+    """Retention matrices RM = R R^T of each sample, with R = front back^T / pixels (as in the official code)."""
 
-    fronts: list[Tensor]  # front maps, (n, c1, pixels)
-    backs: list[Tensor]  # back maps, (n, c2, pixels)
-    correlations: list[Tensor]  # R^T of each pair, (n, c2, c1), without autograd
+    fronts: list[Tensor]  # front maps of all pairs, (n, c1, pixels) each
+    backs: list[Tensor]  # back maps of all pairs, (n, c2, pixels) each
+    correlations: list[Tensor]  # matrices R^T of all pairs, (n, c2, c1) each, without autograd
     squared = True
 
     @classmethod

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from lcrbnn.device import can_run_triton
 
-# (Limit, factor) by the type of the sums. If a row has an absolute value above the limit, it is multiplied by the
-# factor, a power of two. Then the sum of its squares does not overflow (for up to 2^24 numbers per row). The length of
-# the row stays above the minimum length in retention_matrix.py.
+# Dictionary: type of the sums -> (limit, factor). If a row has an absolute value above the limit, the row is multiplied
+# by the factor, a power of two. Then the sum of its squares does not overflow (for up to 2^24 numbers per row). The
+# length of the row stays above the minimum length in retention_matrix.py.
 _SHRINK_LIMIT_AND_FACTOR = {torch.float32: (2.0**50, 2.0**-80), torch.float64: (2.0**500, 2.0**-528)}
 
 
@@ -25,7 +25,8 @@ def shrink_long_rows(x: Tensor) -> Tensor:
     no row is too long. On a GPU, the function does not wait for the device.
     """
     limit, factor = _SHRINK_LIMIT_AND_FACTOR[torch.promote_types(x.dtype, torch.float32)]
-    if torch.finfo(x.dtype).max <= limit:  # float16: the squares of its values do not overflow in float32
+    # In float16, no row is too long, because squares of its values do not overflow in float32
+    if torch.finfo(x.dtype).max <= limit:
         return x
     is_too_long = torch.linalg.vector_norm(x.detach(), float("inf"), dim=1, keepdim=True) > limit
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(is_too_long.any()):
@@ -34,7 +35,7 @@ def shrink_long_rows(x: Tensor) -> Tensor:
 
 
 def shrink_unless_kernels(x: Tensor) -> Tensor:
-    """Return `shrink_long_rows(x)`, or `x` itself if Triton kernels will read it.
+    """Return `shrink_long_rows(x)`, or `x` itself if Triton kernels will read `x`.
 
     On a GPU, copying each feature map would take longer than the kernels. There, `zero_long_rows` removes the rows that
     are too long.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lcrbnn.device import is_eager
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
-RngStates = list[tuple[torch.device, Tensor]]  # states of the default random generators, by device
+RngStates = list[tuple[torch.device, Tensor]]  # pairs of a device and the state of its default random generator
 
 
 def save_rng_states(model: nn.Module) -> RngStates:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MIN_NORM = 1e-30  # avoids a division by zero for a zero matrix
+_MIN_NORM = 1e-30  # lower limit of a norm, so that a zero matrix causes no division by zero
 
 
 def draw_start_vector(size: int, seed: int = 0) -> Tensor:

@@ -16,11 +16,12 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 from lcrbnn.nn.model_hooks import iter_binary_layers
 
 MIN_NORM = 1e-12
-INITIAL_ITERATIONS = 15  # power iterations when the normalizer is created; each training step adds one
+# Number of power iterations when the normalizer is created; each training step adds one iteration
+INITIAL_ITERATIONS = 15
 
 
 class SpectralNormalizer(WeightNormalizer):
-    """Divides a weight by u^T W v, where W has one row per filter. Each training step updates the buffers u and v."""
+    """Normalizer that divides a weight W, one row per filter, by u^T W v. Each training step updates u and v."""
 
     u: Tensor
     v: Tensor
@@ -36,11 +37,11 @@ class SpectralNormalizer(WeightNormalizer):
             self.update(layer)
 
     def normalize_latent(self, weight: Tensor) -> Tensor:
-        """Return W divided by its norm. If the division comes after the sign, return W itself."""
+        """Return W divided by its norm, or W itself if the binary weight is divided instead."""
         return weight if self.after_sign else weight / self.norm(weight.flatten(1))
 
     def normalize_binary(self, weight: BinaryTensor) -> BinaryTensor:
-        """Return the binary weight. If the division comes after the sign, it is divided by its norm."""
+        """Return the binary weight divided by its norm, or unchanged if the latent weight is divided instead."""
         if not self.after_sign:
             return weight
         norm = self.norm(_flatten_binary_weight(weight))

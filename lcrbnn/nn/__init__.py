@@ -1,1 +1,1 @@
-"""Building blocks of binary networks: layers, methods, models, GPU kernels."""
+"""Building blocks of binary networks, such as layers, methods, models and GPU kernels."""

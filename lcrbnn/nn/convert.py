@@ -1,4 +1,4 @@
-"""`binarize`: make the convolutions and linear layers of any network binary."""
+"""Define `binarize`, which makes the convolutions and linear layers of any network binary."""
 
 from __future__ import annotations
 

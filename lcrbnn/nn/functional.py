@@ -42,12 +42,12 @@ def _(rows: Tensor) -> Tensor:
 
 
 def identity_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 everywhere (the straight-through estimator), multiplied by p if there is one."""
+    """Return 1 everywhere (the straight-through estimator), multiplied by p unless p is None."""
     return torch.ones_like(x) if p is None else p.expand_as(x)
 
 
 def closed_clip_slope(x: Tensor, p: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return 1 where |x| <= 1 and 0 elsewhere, multiplied by p if there is one."""
+    """Return 1 where |x| <= 1 and 0 elsewhere, multiplied by p unless p is None."""
     inside = (x.abs() <= 1).to(x.dtype)
     return inside if p is None else inside * p
 
@@ -66,9 +66,9 @@ def tanh_slope(x: Tensor, t: Tensor | None, k: Tensor | None) -> Tensor:
     """Return the slope of IR-Net's error decay estimator: k t (1 - tanh(t x)^2)."""
     assert t is not None
     assert k is not None
-    exp_minus_2y = torch.exp(
-        -2 * (t * x).abs()
-    )  # 1 - tanh(y)^2 = 4 e / (1 + e)^2 with e = exp(-2 |y|): exact for large |y| too, and exp is fast on a GPU
+    # The slope 1 - tanh(y)^2 is computed as 4 e / (1 + e)^2 with e = exp(-2 |y|). This formula is exact for large |y|
+    # too, and exp is fast on a GPU.
+    exp_minus_2y = torch.exp(-2 * (t * x).abs())
     return k * t * 4 * exp_minus_2y / (1 + exp_minus_2y).square()
 
 

@@ -1,4 +1,4 @@
-"""Binary layers. Like the inference engine, they multiply signs by signs and apply the scales afterwards."""
+"""Binary layers. Like the inference engine, these layers multiply signs by signs and apply the scales afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BinaryLayer(nn.Module):
     """
 
     weight: Tensor
-    bias: Any  # Tensor or None; torch annotates this attribute differently in Conv2d and Linear
+    bias: Any  # bias of the layer, a Tensor or None; torch annotates this attribute differently in Conv2d and Linear
     method: Method
 
     def _attach_method(self, method: Method, channels: int) -> None:
@@ -240,7 +240,7 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve: (n, in, h, w) -> (n, out, h', w')."""
+        """Convolve a batch (n, in, h, w) to (n, out, h', w')."""
         if x.dim() != 4:
             raise InputError(f"BinaryConv2d takes a batch of images, (n, channels, h, w); got shape {tuple(x.shape)}")
         return BinaryLayer.forward(self, x)
@@ -275,7 +275,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, method: Method) -> BinaryLinear:
-        """Return a binary layer with the weight of an ordinary linear layer. Both share the weight parameter."""
+        """Return a binary layer with the weight of an ordinary linear layer. Both layers share the weight parameter."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer._copy_attributes(linear)
@@ -288,7 +288,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):
             self.input_binarizer.channel_axis = -1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to the last axis: (n, ..., in) -> (n, ..., out)."""
+        """Apply the layer to the last axis, which turns (n, ..., in) into (n, ..., out)."""
         if x.dim() < 2:
             raise InputError(f"BinaryLinear takes a batch, (n, ..., features); got shape {tuple(x.shape)}")
         return BinaryLayer.forward(self, x)

@@ -32,7 +32,7 @@ def set_progress(model: nn.Module, progress: float) -> None:
 
 
 def start_epoch(model: nn.Module) -> None:
-    """Run the once-per-epoch updates of the methods (RBNN updates its rotations).
+    """Run the updates that methods do once per epoch, such as RBNN's update of rotations.
 
     Call this before the first step of an epoch.
     """
@@ -41,7 +41,7 @@ def start_epoch(model: nn.Module) -> None:
 
 
 def project_weights(model: nn.Module) -> None:
-    """Project latent weights onto the set that their method allows (XNOR-Net centers and clamps them).
+    """Project latent weights onto the set that their method allows, as XNOR-Net's centering and clamping do.
 
     Call this after each optimizer step.
     """
@@ -73,7 +73,7 @@ def extra_loss(model: nn.Module) -> Tensor | None:
 
 
 def fit_output_shapes(model: nn.Module, example: Tensor | Sequence[int]) -> None:
-    """Set the output size of every layer. For this, an example (a batch or its shape) is passed through the model once.
+    """Set the output size of every layer. For this purpose, the model processes one example (a batch or its shape).
 
     Only methods with a scale per output position (xnor++) need this. The training mode and the batch-norm statistics of
     the model do not change.

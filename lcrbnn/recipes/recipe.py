@@ -1,4 +1,4 @@
-"""Read recipes: TOML files with training settings, from the package or from a user.
+"""Read recipes, which are TOML files with training settings, from the package or from a user.
 
 The module also has the recommended LCR settings.
 """
@@ -22,11 +22,11 @@ class Recipe(NamedTuple):
 
     name: str
     header: list[str]  # description of the recipe: the comment lines at the top of the file, or its text `about`
-    spec: TrainSpec  # settings that the file does not contain have their default values
+    spec: TrainSpec  # training spec; settings that the recipe file does not contain have default values
 
     @property
     def summary(self) -> str:
-        """First line of the description."""
+        """Return the first line of the description."""
         return self.header[0] if self.header else ""
 
 
@@ -99,7 +99,7 @@ LCR_DEFAULTS: dict[str, Callable[[TrainSpec], dict[str, Any]]] = {
     # The weight that is best in the paper's Table 3. Here, training with this weight diverges, because this variant
     # does not normalize the activations (paper/docs/LOG.md).
     "paper": lambda spec: {"lcr_variant": "paper", "lcr_weight": 4.0},
-    # the weight of the released code; this variant needs a teacher
+    # weight λ of the released code; this variant needs a teacher
     "official": lambda spec: {"lcr_variant": "official", "lcr_weight": 8.0},
 }
 

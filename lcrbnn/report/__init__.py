@@ -1,1 +1,1 @@
-"""Build a report about runs from their records: training settings, accuracy, robustness and cost."""
+"""Build a report about runs, with training settings, accuracy, robustness and cost, from the records of the runs."""

@@ -46,8 +46,8 @@ class ReportInputs(NamedTuple):
 
     groups: Sequence[RunGroup]
     records: Sequence[RecordFile]
-    report_folder: Path  # folder of the report; links in the report are relative to it
-    sample_image: Path | None  # image that is shown under each corruption; None = a generated image
+    report_folder: Path  # folder of the report file; links in the report are relative to this folder
+    sample_image: Path | None  # path of the image that is shown under each corruption; None = a generated image
     frost_folder: Path
 
 
@@ -151,7 +151,7 @@ def _charts_folder_name(path: Path) -> str:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write all files of a report. The report itself is written last. So every chart to which it links exists."""
+    """Write all files of a report. The report itself is written last, so every chart to which it links exists."""
     files: dict[Path, bytes] = {}
     if path.suffix == ".md":
         text, charts = render_markdown(report, _charts_folder_name(path))

@@ -1,4 +1,4 @@
-"""The contents of a report as plain data: charts, images, tables and text. They do not depend on the output format.
+"""The contents of a report as plain data (charts, images, tables, text), for every output format.
 
 The `group_index` of a series is its position in the list of groups. It determines colour, marker and dash in every
 chart.
@@ -14,7 +14,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Axis:
-    """Label of an axis with its unit. The axis covers all plotted numbers and the `included_values`."""
+    """The label of an axis with its unit. The axis covers all plotted numbers and the `included_values`."""
 
     label: str
     included_values: tuple[float, ...] = ()
@@ -22,7 +22,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class LineSeries:
-    """A curve with an optional band from the smallest to the largest value of the runs."""
+    """A curve, with an optional band from the smallest to the largest value of the runs."""
 
     name: str
     group_index: int
@@ -59,7 +59,8 @@ class DotSeries:
     name: str
     group_index: int
     dots: tuple[Dot | None, ...]
-    is_hollow: bool = False  # whether this series shows a second kind of value of the same group
+    # True if the markers are hollow, because this series shows a second kind of value of the same group
+    is_hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class DotChart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A number per cell (row, column), or None if it is missing.
+    """A number per cell (row, column). A missing number is None.
 
     Signed maps have different colours below and above 0.
     """
@@ -91,7 +92,7 @@ class HeatMap:
     column_label: str
     values: tuple[tuple[float | None, ...], ...]
     unit: str
-    max_value: float  # the value that is drawn in the full colour
+    max_value: float  # value that is drawn in the full colour
     is_signed: bool = False
 
 
@@ -155,7 +156,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    is_numeric: bool = True  # whether each column is numeric; numeric columns are right-aligned
+    is_numeric: bool = True  # True if the columns contain numbers, which are right-aligned
 
 
 @dataclass(frozen=True)

@@ -20,25 +20,26 @@ from lcrbnn.runs.record import DIGEST_KEY, read_record
 from lcrbnn.train.setup.spec import TrainSpec
 
 T = TypeVar("T")
-MapCorrelations = dict[str, dict[str, float]]  # mean |correlation|, by layer and then by kind of map (real or binary)
+MapCorrelations = dict[str, dict[str, float]]  # dictionary: layer -> kind of map (real or binary) -> mean |correlation|
 
 
 class RobustnessResult(NamedTuple):
     """Errors on clean and corrupted images, in percent."""
 
     num_images: int
-    image_source: str  # where the corrupted images come from
-    clean_errors: dict[str, float]  # clean error, by head
-    errors: dict[str, dict[str, list[float]]]  # errors by head and corruption, for severities 1 to 5
-    mean_errors: dict[str, dict[str, float]]  # mean errors, by head
+    image_source: str  # text that describes where the corrupted images come from
+    clean_errors: dict[str, float]  # dictionary: classifier head -> error in percent on clean images
+    # Dictionary: classifier head -> corruption -> errors in percent at severities 1 to 5
+    errors: dict[str, dict[str, list[float]]]
+    mean_errors: dict[str, dict[str, float]]  # dictionary: classifier head -> name of a mean -> mean error in percent
 
 
 class AttackResult(NamedTuple):
-    """Accuracy under attack in percent, by radius of the attack (eps)."""
+    """Accuracy under attack in percent, by eps, the radius of the attack."""
 
     num_images: int
     clean_accuracy: float
-    accuracy: dict[str, dict[str, float]]  # accuracy, by eps and attack
+    accuracy: dict[str, dict[str, float]]  # dictionary: eps -> attack -> accuracy in percent
     worst_accuracy: dict[str, float]
     # whether an attack without gradients succeeds more often than all attacks with gradients
     has_masked_gradients: dict[str, bool]
@@ -58,7 +59,7 @@ class AnalysisResult(NamedTuple):
 
 
 class WeightDistribution(NamedTuple):
-    """Distribution of a layer's latent weights: the standard deviation and, if recorded, the histogram as a density."""
+    """Standard deviation of a layer's latent weights and, if recorded, their histogram as a density."""
 
     std: float
     low: float = 0.0
@@ -166,9 +167,11 @@ RECORD_PARSERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "attack": _parse_attacks,
     "analyze": _parse_analysis,
 }
-LAYERS = "layers"  # a record of several networks, by name, or a part of a run's own record
-COST = "cost"  # a record of an architecture, which does not belong to a checkpoint
-PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")  # names of settings that may differ within a group
+# Kind of a record of several networks, and key in the record of a run with the measurements of layers
+LAYERS = "layers"
+COST = "cost"  # kind of a record of an architecture, which does not belong to a checkpoint
+# Names of settings that may differ between the runs of a group
+PER_RUN_SETTINGS = ("spec", "checkpoint_sha256", "device")
 
 
 class RecordFile(NamedTuple):
@@ -179,7 +182,7 @@ class RecordFile(NamedTuple):
 
 
 def find_records(groups: Sequence[RunGroup], paths: Sequence[Path]) -> list[RecordFile]:
-    """Return all records that reports use. They are searched in the run folders and in the given paths."""
+    """Return all records that reports use, from the run folders and from the given paths."""
     files: dict[Path, Path] = {}
     for place in paths:
         if not place.exists():
@@ -214,7 +217,8 @@ def _read_kind(path: Path) -> Any:
 def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) -> None:
     """Parse the records and store them in the `measurements` of the runs to which they belong."""
     _attach_layers([run for group in groups for run in group.runs.values()], records)
-    runs: dict[str, list[ReportRun]] = {}  # checkpoint digest -> runs; a report may contain a run twice
+    # Dictionary: checkpoint digest -> runs; a report may contain the same run twice
+    runs: dict[str, list[ReportRun]] = {}
     for run in [run for group in groups for run in group.runs.values() if run.checkpoint_digest is not None]:
         runs.setdefault(str(run.checkpoint_digest), []).append(run)
     for name, parse in RECORD_PARSERS.items():
@@ -231,9 +235,10 @@ def attach_records(groups: Sequence[RunGroup], records: Sequence[RecordFile]) ->
 
 
 def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> None:
-    """Store layer measurements in the runs. Records of several networks come first, because they have histograms.
+    """Store layer measurements in the runs.
 
-    For other runs, the measurements in the run's own record are used.
+    Records of several networks contain histograms. A run that is in such a record gets the measurements of this record.
+    Each other run gets the measurements in its own record.
     """
     for file in select_records(files, LAYERS):
         for spec, layers in parse_record(file, _parse_networks):
@@ -248,12 +253,12 @@ def _attach_layers(runs: Sequence[ReportRun], files: Sequence[RecordFile]) -> No
 
 
 def measurement_getter(kind: str, get_value: Callable[[Any], T | None]) -> Callable[[ReportRun], T | None]:
-    """Return a function that takes a value from a run's measurement of this kind. It returns None if there is none."""
+    """Return a function that reads a value from a run's measurement of this kind, or returns None if there is none."""
     return lambda run: get_value(run.measurements[kind]) if kind in run.measurements else None
 
 
 def first_measurement(kind: str, groups: Sequence[RunGroup]) -> Any:
-    """Return the measurement of the first run that has one of this kind, or None if no run has one."""
+    """Return the measurement of this kind of the first run that has such a measurement, or None."""
     runs = (run for group in groups for run in group.runs.values())
     return next((run.measurements[kind] for run in runs if kind in run.measurements), None)
 

@@ -1,4 +1,4 @@
-"""Compare the numbers of several groups: means with intervals, and differences that are paired by seed."""
+"""Compare numbers of several groups by means with intervals, and by differences that are paired by seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from lcrbnn.report.elements import Axis, CommandHint, Dot, DotChart, DotSeries, 
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
 ValuesBySeed = Mapping[int, float]
-NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]  # function that returns a number of one run, by name
+# Function from a run to a dictionary: name of a number (for example, an attack) -> number
+NamedValuesGetter = Callable[[ReportRun], Mapping[str, float]]
 INTERVAL_LABEL = "[95\u00a0%]"
 STAR_EXPLANATION = "* marks a difference whose interval excludes 0."
 
 
 class Measure(NamedTuple):
-    """A number that each run has. It states the row title and the number format."""
+    """A number that each run has, with a row title and a number format."""
 
     title: str
     get_value: Callable[[ReportRun], float | None]
@@ -26,7 +27,7 @@ class Measure(NamedTuple):
 
 
 def make_mean_dot(values: ValuesBySeed) -> Dot | None:
-    """Return the mean and its 95 % interval as a dot. A single value has no interval. Without values, return None."""
+    """Return the mean and its 95 % interval as a dot, or None without values. A single value has no interval."""
     if not values:
         return None
     numbers = list(values.values())
@@ -51,7 +52,7 @@ def make_difference_dot(values: ValuesBySeed, baseline: ValuesBySeed) -> Dot | N
 
 
 def make_comparison_table(title: str, groups: Sequence[RunGroup], measures: Sequence[Measure]) -> Table | None:
-    """Return a table with one row per measure: the mean of each group, and its difference to the first group.
+    """Return a table with one row per measure, with the mean of each group and its difference to the first group.
 
     Rows without values are left out. If some runs lack a value, the row title states the number of seeds.
     """

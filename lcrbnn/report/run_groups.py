@@ -26,9 +26,9 @@ class ReportRun:
     spec: TrainSpec
     log_lines: LogLines
     record: dict[str, Any] | None
-    source_files: list[Path]  # all files that were read for this run
-    measurements: dict[str, Any] = field(default_factory=dict)  # kind -> parsed record
-    warning: str = ""  # why the checkpoint in the folder is not the one of the record; empty if it is
+    source_files: list[Path]  # paths of all files that were read for this run
+    measurements: dict[str, Any] = field(default_factory=dict)  # dictionary: kind of measurement -> parsed record
+    warning: str = ""  # reason why the checkpoint in the folder is not that of the record; empty if it is
 
     @property
     def is_finished(self) -> bool:
@@ -37,7 +37,7 @@ class ReportRun:
 
     @property
     def last_line(self) -> dict[str, Any]:
-        """Return the log line of the last epoch. It is empty for an unfinished run."""
+        """Return the log line of the last epoch, or an empty dictionary for an unfinished run."""
         return self.log_lines[-1] if self.is_finished else {}
 
     @property
@@ -58,11 +58,11 @@ class RunGroup:
 
     @property
     def spec(self) -> TrainSpec:
-        """Settings of the first run."""
+        """Return the settings of the first run."""
         return next(iter(self.runs.values())).spec
 
     def values_by_seed(self, get_value: Callable[[ReportRun], T | None]) -> dict[int, T]:
-        """Return one value per seed. Runs for which `get_value` returns None are left out."""
+        """Return a dictionary from a seed to a value. Runs for which `get_value` returns None are left out."""
         values = {seed: get_value(run) for seed, run in self.runs.items()}
         return {seed: value for seed, value in values.items() if value is not None}
 

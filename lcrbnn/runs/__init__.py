@@ -1,1 +1,1 @@
-"""The files of a run (settings, log, checkpoints, record), and its progress bar and stop signals."""
+"""The files of a run (settings, log, checkpoints, record), its progress bar and its stop signals."""

@@ -1,4 +1,4 @@
-"""Atomic writes: a file has its old or its new content, even after a kill or a power failure."""
+"""Write files atomically. A file has its old or its new content, even after a kill or a power failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: named arrays and JSON values in one file, with checksums over every byte. It needs no PyTorch.
+"""Checkpoints are files of named arrays and JSON values, with checksums over every byte. PyTorch is not needed.
 
 A checkpoint is a safetensors file. So other tools can read it, and it contains no executable code. It consists of 8
 bytes with the header length, a JSON header with the type, shape and offsets of each array, and the arrays. Safetensors
@@ -28,7 +28,7 @@ _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPE_CODES.items()}
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint file: arrays by name, and `facts`, which are plain JSON values."""
+    """The content of a checkpoint file, with `arrays` by name and `facts`, which are plain JSON values."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
@@ -57,7 +57,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     facts = {"lcrbnn": FORMAT_VERSION, "sha256": checksums, "facts": checkpoint.facts}
     header[METADATA] = {"checkpoint": json.dumps(facts)}
     header_json = json.dumps(header).encode()
-    header_json += b" " * (-len(header_json) % 8)  # padding, so that the arrays start at a multiple of 8 bytes
+    header_json += b" " * (-len(header_json) % 8)  # add spaces, so that the arrays start at a multiple of 8 bytes
     size_and_header = len(header_json).to_bytes(8, "little") + header_json
     write_atomic(path, [size_and_header, *body, hashlib.sha256(size_and_header).digest()])
 

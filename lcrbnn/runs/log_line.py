@@ -70,7 +70,7 @@ def _is_list_of_numbers(value: Any) -> bool:
 
 
 class _Check:
-    """The allowed values of a column: a function that checks a value, and a description in words."""
+    """The allowed values of a column, as a function that checks a value and a description in words."""
 
     def __init__(self, accepts: Callable[[Any], bool], allowed: str, *, optional: bool = False) -> None:
         self.allowed = f"{allowed}, or null" if optional else allowed

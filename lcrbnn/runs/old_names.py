@@ -44,7 +44,7 @@ SETTINGS = {
     "warmup": "lr_warmup_epochs",
     "consistency": "consistency_weight",
 }
-SETTING_VALUES = {  # new name of the setting -> old value -> new value
+SETTING_VALUES = {  # dictionary: new name of the setting -> old value -> new value
     "train_split": {"all": "train+valid"},
     "augmentation": {
         "usual": "standard",
@@ -70,7 +70,7 @@ LCR_OPTIONS = {
     "scale": "learnable_scale",
     "quantization": "quantization_error_weight",
 }
-LCR_VALUES = {  # new name of the option -> old value -> new value
+LCR_VALUES = {  # dictionary: new name of the option -> old value -> new value
     "matrix": {"batch": "cross-gram", "square": "gram", "channel": "per-sample"},
     "normalization": {"raw": "none", "unit": "l2", "centered": "centered-l2"},
     "reference": {"latent": "pre-binarization", "weights": "latent-weights"},
@@ -127,7 +127,7 @@ _STUDY_OPTIONS = {
     "--patience": "--worker-timeout",
     "--run": "--runs-folder",
 }
-OPTIONS = {  # command -> old option -> new option; an option can have several meanings
+OPTIONS = {  # dictionary: command -> old option -> new option; an option can have several meanings
     "train": {
         # --data is an option again: a data set or the path of pictures.
         **{_option(old): _option(new) for old, new in SETTINGS.items() if old != "data"},
@@ -167,7 +167,7 @@ OPTIONS = {  # command -> old option -> new option; an option can have several m
 }
 
 
-REMOVED_OPTIONS = {  # command -> removed option -> what replaces it
+REMOVED_OPTIONS = {  # dictionary: command -> removed option -> its replacement
     "cost": {"--paper": "python -m paper costs"},
     "methods": {"--page": "python -m tools.methods_page"},
 }
@@ -188,7 +188,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the names and values of schema 1. This is the inverse of `upgrade_settings`."""
+    """Return settings with the names and values of schema 1. This function is the inverse of `upgrade_settings`."""
     downgraded = {}
     for name, value in settings.items():
         if name == "lcr_options" and isinstance(value, list | tuple):
@@ -276,7 +276,7 @@ def check_schema(content: Mapping[str, Any]) -> None:
 
 
 def reject_old_names(names: Iterable[str], renamed: Mapping[str, str], what: str = "") -> None:
-    """Raise InputError if one of the names is an old one. The message states the new name."""
+    """Raise InputError if one of the names is an old name. The message states the new name."""
     for name in names:
         if name in renamed:
             raise InputError(f"{what}{name} is called {renamed[name]} now")
@@ -290,14 +290,14 @@ def reject_old_values(settings: Mapping[str, Any], values: Mapping[str, Mapping[
 
 
 def reject_old_lcr_options(options: Iterable[Any]) -> None:
-    """Raise InputError if an LCR option NAME=VALUE is an old one. The message states the new text."""
+    """Raise InputError if an LCR option NAME=VALUE has an old name or value. The message states the new text."""
     for option in options:
         if (upgraded := _upgrade_lcr_option(option)) != option:
             raise InputError(f"the LCR option {option!r} is called {upgraded!r} now")
 
 
 def reject_old_options(command: str, arguments: Sequence[str]) -> None:
-    """Raise InputError if the command line has a renamed or removed option. The message states the new one."""
+    """Raise InputError if the command line has a renamed or removed option. The message states the new option."""
     renamed, removed = OPTIONS.get(command, {}), REMOVED_OPTIONS.get(command, {})
     for word in arguments:
         if word == "--":
@@ -368,7 +368,7 @@ def _upgrade_list(parts: Any, names: Mapping[str, str]) -> Any:
 
 
 def _upgrade_record_settings(kind: Any, settings: Any) -> Any:
-    """Return the upgraded settings of a record. They are either a spec, or a dict that contains specs."""
+    """Return the upgraded settings of a record, which are either a spec, or a dict that contains specs."""
     if not isinstance(settings, Mapping):
         return settings
     if "schema" in settings:

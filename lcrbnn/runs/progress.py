@@ -14,15 +14,15 @@ from typing import TextIO
 
 from lcrbnn.runs.terminal import escape_control_characters, redraw_line
 
-BAR_WIDTH = 24  # width of the bar in characters
-REDRAW_INTERVAL_S = 0.1  # minimum time in seconds between two updates of the bar
-RECENT_FRACTION = 1 / 4  # the recent speed is measured over this fraction of the time since the start
+BAR_WIDTH = 24  # width of the progress bar in characters
+REDRAW_INTERVAL_S = 0.1  # minimum time in seconds between two updates of the progress bar
+RECENT_FRACTION = 1 / 4  # fraction of the elapsed time over which the recent speed is measured
 # minimum time between two marks for the recent speed, as a fraction of the time since the start
 MARK_SPACING_FRACTION = 1 / 64
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as text: "8 s", "3 min 20 s", "2 h 05 min"."""
+    """Return a duration as text, such as "8 s", "3 min 20 s" or "2 h 05 min"."""
     rounded = round(seconds)
     if rounded < 60:
         return f"{rounded} s"
@@ -49,7 +49,7 @@ class ProgressBar:
         self.is_terminal = self.stream is not None and self.stream.isatty()
         self.start_time = time.monotonic()
         self._last_redraw = -REDRAW_INTERVAL_S
-        # marks: a time, and the number of steps that were done at that time
+        # each mark is a time, and the number of steps that were done at that time
         self._marks = deque([(self.start_time, num_done)])
 
     def format_time_left(self) -> str:
@@ -68,7 +68,7 @@ class ProgressBar:
         return format_duration(min(seconds_per_step) * (self.total - self.num_done)) if seconds_per_step else "?"
 
     def _speed_marks(self) -> list[tuple[float, int]]:
-        """Return two marks from which the speed is measured: a recent one, and the start.
+        """Return a recent mark and the start mark, between which the speed is measured.
 
         The recent mark is needed because the first steps may be slow.
         """
@@ -93,7 +93,7 @@ class ProgressBar:
             self._write_line(f"{self.num_done}/{self.total}  {make_note()}  {self.format_time_left()} left")
 
     def print_status(self, line: str) -> None:
-        """Print a line with the time left. Do nothing if a bar or the lines after each tenth already show it."""
+        """Print a line with the time left, unless a bar or the lines after each tenth already show the time left."""
         if not self.is_terminal and not self.print_tenths:
             self._write_line(f"{line}  {self.format_time_left()} left")
 

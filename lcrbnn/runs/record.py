@@ -1,4 +1,4 @@
-"""Records: settings, environment and results of one measurement. A record is a JSON file that is written atomically."""
+"""Records contain settings, environment and results of one measurement. A record is a JSON file, written atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.atomic_files import read_regular_file, write_atomic
 from lcrbnn.runs.old_names import SCHEMA, SCHEMAS, upgrade_record
 
-DIGEST_KEY = "content_sha256"  # key of the SHA-256 of all other content of a record; older records do not have it
+DIGEST_KEY = "content_sha256"  # key of the SHA-256 of all other content of a record; older records do not have this key
 # Since this `lcr_revision`, the GPU kernel of the power iteration returns v_{i-1}. Before, it returned v_0 by mistake.
 FIRST_REVISION_WITHOUT_FAULT = 2
 
@@ -77,7 +77,7 @@ def append_test_result(path: Path, test_result: dict[str, Any]) -> int:
 
 
 def update_record(path: Path, name: str, value: Any) -> None:
-    """Add a part at the top level of a record. If there is a part with this name, replace it."""
+    """Add a part at the top level of a record, or replace the part with this name."""
     record = read_record(path)
     if name in ("schema", "kind", "date", "environment", "settings", "figures", "test_results", DIGEST_KEY):
         raise ValueError(f"the part {name!r} of a record cannot be replaced")
@@ -110,7 +110,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def has_faulty_power_kernel(record: dict[str, Any]) -> bool:
-    """Return whether the LCR loss of this run used v_0 instead of v_{i-1}. This affects GPU runs before revision 2."""
+    """Return whether a run's LCR loss used v_0 instead of v_{i-1}, as GPU runs before revision 2 did."""
     settings, revision = record["settings"], record.get("environment", {}).get("lcr_revision", 1)
     uses_lcr = settings.get("lcr_weight", 0) > 0 or settings.get("lcr_gradient_ratio", 0) > 0
     return record["figures"].get("device") == "cuda" and uses_lcr and revision < FIRST_REVISION_WITHOUT_FAULT
@@ -160,7 +160,7 @@ def _describe_commit() -> str | None:
     Without git, the result is the value of LCRBNN_COMMIT.
     """
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # the package is installed, maybe inside another repository
+    if not (root / ".git").exists():  # without .git, the package is installed, maybe inside another repository
         return os.environ.get("LCRBNN_COMMIT")
     try:
         commit = _run_git(root, "rev-parse", "--short=12", "HEAD")

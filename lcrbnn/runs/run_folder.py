@@ -1,4 +1,4 @@
-"""The folder of a run: spec.json, log.jsonl, checkpoints/, record.json. Only one process at a time can write to it."""
+"""A run folder has spec.json, log.jsonl, checkpoints/ and record.json. Only one process at a time can write to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class RunFolder:
-    """The files of one run. They are written in an order that loses no data if the process is killed."""
+    """The files of one run, written in an order that loses no data if the process is killed."""
 
     def __init__(self, path: Path) -> None:
         """Store the paths of the files. The disk is not accessed."""
@@ -83,7 +83,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
 
     def create(self, spec: dict[str, Any]) -> None:
-        """Create the files of a new run. spec.json is the last one, because it marks a run as started."""
+        """Create the files of a new run. spec.json is written last, because this file marks a run as started."""
         try:
             self.check_can_create()
             self.checkpoints_folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class RunFolder:
                 f"{self.log_file} ends after epoch {num_lines}, but {self.record_file} is from a run of {epochs} "
                 "epochs: restore the log"
             )
-        digest = record["figures"].get("log_sha256")  # older records do not have this
+        digest = record["figures"].get("log_sha256")  # older records do not have the digest of the log
         if digest is not None and digest != self.hash_log():
             raise InputError(
                 f"{self.log_file} is not the log of {self.record_file}: the SHA-256 in the record differs; "
@@ -134,7 +134,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of the run during the context, so that no other process can write to it.
+        """Hold the lock of the run during the context, so that no other process can write to the folder.
 
         The system releases the lock when the process ends.
         """
@@ -153,7 +153,7 @@ class RunFolder:
             os.close(handle)
 
     def remove_leftovers(self) -> None:
-        """Remove the temporary files of a killed process, and fault.json of an earlier one."""
+        """Remove the temporary files of a killed process, and fault.json of an earlier process."""
         self.checkpoints_folder.mkdir(exist_ok=True)
         for folder in (self.path, self.checkpoints_folder):
             remove_partial_files(folder)
@@ -165,7 +165,7 @@ class RunFolder:
             write_atomic(self.fault_file, [(json.dumps(details, indent=1) + "\n").encode()])
 
     def write_broken_images(self, images: dict[str, str]) -> None:
-        """Write the names of the skipped images and the reasons. If the run is resumed, it skips the same images."""
+        """Write the names of the skipped images and the reasons. A resumed run skips the same images."""
         write_atomic(self.broken_images_file, [(json.dumps(images, indent=1) + "\n").encode()])
 
     def read_broken_images(self) -> dict[str, str] | None:
@@ -192,7 +192,7 @@ class RunFolder:
     # -- the log: one JSON line per epoch ------------------------------------------------------------------------------
 
     def append_log_line(self, line: dict[str, Any]) -> None:
-        """Append a line and sync it to disk. The checkpoint of the same epoch is written after it."""
+        """Append a line to the log and sync the log to disk. The checkpoint of the same epoch is written afterwards."""
         with self.log_file.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
@@ -229,7 +229,7 @@ class RunFolder:
         return lines[-1]
 
     def truncate_log(self, epochs: int) -> list[dict[str, Any]]:
-        """Keep only the lines of the first `epochs` epochs, and return them. A resumed run writes the others again."""
+        """Keep and return only the lines of the first `epochs` epochs. A resumed run writes the other lines again."""
         lines = self.read_log()
         if len(lines) < epochs:
             raise InputError(
@@ -303,7 +303,7 @@ def _read_json(path: Path, expected_type: type, description: str) -> Any:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders in a path. It is a run folder itself, or it has folders seed-N, which are sorted by N."""
+    """Return the run folders in a path, which is a run folder itself or contains folders seed-N (sorted by N)."""
     if RunFolder(path).exists():
         return [path]
     seeds = [p for p in path.glob("seed-*") if re.fullmatch(r"seed-\d+", p.name) and RunFolder(p).exists()]

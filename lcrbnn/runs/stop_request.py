@@ -52,11 +52,11 @@ class StopRequest:
         self.signal_number = signal_number
 
     def __enter__(self) -> StopRequest:
-        """Install the signal handlers. This is only possible in the main thread, so in other threads do nothing."""
+        """Install the signal handlers. Python allows this only in the main thread, so do nothing in other threads."""
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue  # the signal is ignored because the process was started with nohup
+                    continue  # leave the signal ignored, because the process was started with nohup
                 self._previous_handlers[number] = signal.signal(number, self._handle_signal)
         return self
 

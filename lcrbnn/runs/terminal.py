@@ -1,4 +1,4 @@
-"""Safe text for a terminal: control characters in file names, other names and options are escaped."""
+"""Print safely to a terminal. Control characters in names, paths and options are escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-ERASE_LINE = "\r\x1b[K"  # moves the cursor to the start of the line and erases the line
+ERASE_LINE = "\r\x1b[K"  # control characters that move the cursor to the start of the line and erase the line
 
 # These characters are escaped: C0 control characters except tab and newline, DEL, C1 control characters, marks and
 # overrides of the writing direction, line separators of Unicode, and surrogates. In Python, surrogates represent file

@@ -1,1 +1,1 @@
-"""Studies: variants of one recipe are trained with the same seeds and compared in pairs of runs."""
+"""A study trains variants of one recipe with the same seeds and compares the variants in pairs of runs."""

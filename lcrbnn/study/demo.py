@@ -1,4 +1,4 @@
-"""The demo trains a network on the digits of the package, with and without LCR. It makes a table and a figure."""
+"""The demo trains a network on the package's digits, with and without LCR, and makes a table and a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study plans: the variants of one recipe are trained with the same seeds and compared with a baseline variant."""
+"""A study plan lists variants of one recipe, which are trained with the same seeds and compared with a baseline."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ PLAN_KEYS = (*REQUIRED_KEYS, "settings")
 
 
 class StudyPart(NamedTuple):
-    """The part of a study that one process trains: every `total`-th variant from number `number` on, and some seeds."""
+    """The part of a study that one process trains: some seeds of every `total`-th variant from number `number` on."""
 
     number: int
     total: int
-    seeds: tuple[int, ...] | None = None  # seeds to train; None = all
+    seeds: tuple[int, ...] | None = None  # seeds that this process trains; None = all seeds of the plan
 
     @classmethod
     def parse(cls, text: str, seeds: Iterable[int] | None = None) -> StudyPart:
@@ -74,12 +74,12 @@ class StudyRun(NamedTuple):
     variant: str
     seed: int
     spec: TrainSpec
-    study: str = ""  # name of the study, if the folder contains runs of several studies
+    study: str = ""  # name of the study; empty unless the folder contains runs of several studies
     unused_setting: str = ""  # error message if the variant changes a setting that has no effect, else ""
 
     @property
     def relative_path(self) -> str:
-        """Folder of the run, relative to the folder of the study (or of all studies)."""
+        """Return the folder of the run, relative to the folder of the study (or of all studies)."""
         return f"{self.study}/{self.variant}/seed-{self.seed}".removeprefix("/")
 
 
@@ -91,17 +91,18 @@ class StudyPlan:
     """
 
     path: Path
-    description: str  # the comment lines at the top of the file
+    description: str  # text of the comment lines at the top of the plan file
     seeds: tuple[int, ...]
-    baseline: str  # the variant to compare with, or PLAN/VARIANT of another plan in the same folder
+    baseline: str  # variant that the others are compared with, or PLAN/VARIANT of another plan in the same folder
     variants: dict[str, TrainSpec]
-    undecided: tuple[str, ...] = ()  # names of variants that extend a variant which is not in its plan yet
-    # variant -> error message, see StudyRun.unused_setting
+    # Names of variants whose settings are not decided yet, because they extend a variant that is not in its plan
+    undecided: tuple[str, ...] = ()
+    # dictionary: variant -> error message, see StudyRun.unused_setting
     unused_settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Name of the plan: the name of its file without .toml."""
+        """Return the name of the plan, which is the name of the plan file without .toml."""
         return self.path.stem
 
     def list_runs(self, part: StudyPart = WHOLE_STUDY) -> list[StudyRun]:
@@ -222,7 +223,7 @@ def run_study_runs(
     parallel_runs: int,
     on_finished: Callable[[StudyRun, Path], None] = lambda run, path: None,
 ) -> None:
-    """Train the unfinished ones of these runs and copy their records.
+    """Train those runs that are not finished, and copy their records.
 
     All runs that are referred to are checked before any run starts. If a run fails, only the runs that refer to it are
     skipped, and the failure is raised at the end. `on_finished` is called for each finished run before the next group
@@ -250,7 +251,7 @@ def run_study_runs(
 
     def handle_finished(paths: Iterable[Path]) -> None:
         for path in filter(_has_record, paths):
-            # the run is finished, but its copied record was lost
+            # Here the run is finished, but the copy of its record was lost.
             if not (records / f"{runs_by_path[path].relative_path}.json").exists():
                 copy_run_record(path)
             on_finished(runs_by_path[path], path)
@@ -275,7 +276,7 @@ def run_study_runs(
 
 
 def _describe_missing_run(spec: TrainSpec, runs_folder: Path) -> str:
-    """Return why a run cannot start, or "" if it can. It cannot start if a run that it refers to has failed."""
+    """Return why a run cannot start, or "" if it can start. A run cannot start if a run in its settings has failed."""
     try:
         check_referenced_runs(spec, runs_folder)
     except InputError as error:
@@ -376,7 +377,7 @@ def _read_valid_top1(record: dict[str, Any]) -> float | None:
 
 
 def _read_noise_top1(record: dict[str, Any]) -> float | None:
-    """Return the mean accuracy under noise. It is None in older records and for runs without validation images."""
+    """Return the mean accuracy under noise, or None for older records and for runs without validation images."""
     noise_top1 = record["figures"].get("noise_top1")
     return statistics.fmean(noise_top1.values()) if noise_top1 else None
 

@@ -1,4 +1,4 @@
-"""The order of the runs of a study, and which runs share a process. A run starts after the runs that it refers to."""
+"""Choose the order of a study's runs, and which runs share a process. A run starts after the runs that it refers to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcrbnn.train.setup.load import find_referenced_runs
 from lcrbnn.train.setup.spec import TrainSpec
 from lcrbnn.train.setup.validate import SHARED_SETTINGS
 
-RunSpecs = dict[Path, TrainSpec]  # folder of the run -> spec
+RunSpecs = dict[Path, TrainSpec]  # dictionary from the folder of a run to its training spec
 
 
 def schedule_runs(specs: Mapping[Path, TrainSpec], parallel_runs: int, runs_folder: Path) -> list[RunSpecs]:
@@ -36,7 +36,7 @@ def compilation_key(spec: TrainSpec) -> TrainSpec:
 
 
 def _split_by_dependency(specs: Mapping[Path, TrainSpec], runs_folder: Path) -> Iterator[RunSpecs]:
-    """Yield the runs that refer to none of the others. Then yield those that only refer to these, and so on."""
+    """Yield the runs that refer to no other run, then the runs that refer only to those runs, and so on."""
     waiting = dict(specs)
     while waiting:
         waiting_paths = {path.absolute() for path in waiting}

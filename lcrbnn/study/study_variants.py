@@ -1,4 +1,4 @@
-"""The settings of a variant of a study plan. They are listed in full, or as changes of a variant that it extends.
+"""Read the settings of a variant of a study plan, which are listed in full or as changes of another variant.
 
 With `extends = "PLAN/VARIANT"`, a variant uses the settings of a variant of another plan. So each setting is written
 down only once.
@@ -17,9 +17,10 @@ from lcrbnn.runs.old_names import upgrade_plan
 from lcrbnn.train.setup.load import STUDY_PREFIX
 from lcrbnn.train.setup.spec import TrainSpec
 
-LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # the settings that `lcr_multiplier` multiplies
-OPTION_LISTS = ("lcr_options", "method_options")  # settings that are lists of NAME=VALUE, merged by name
-REFERENCED_RUNS = ("init_from", "teacher")  # settings that refer to another run
+LCR_STRENGTHS = ("lcr_weight", "lcr_gradient_ratio")  # names of the settings that `lcr_multiplier` multiplies
+# Names of settings that are lists of NAME=VALUE; lists are merged by NAME
+OPTION_LISTS = ("lcr_options", "method_options")
+REFERENCED_RUNS = ("init_from", "teacher")  # names of settings that refer to another run
 
 
 def read_toml(path: Path, description: str) -> tuple[str, dict[str, Any]]:
@@ -74,7 +75,7 @@ def check_referenced_names(spec: TrainSpec) -> None:
 
 
 def read_changes(table: dict[str, Any], folder: Path, extended: tuple[str, ...] = ()) -> dict[str, Any] | None:
-    """Return the settings that a variant changes, or None if the variant that it extends is not in its plan yet.
+    """Return the settings that a variant changes, or None if it extends a variant that is not in its plan yet.
 
     `lcr_multiplier` multiplies lcr_weight or lcr_gradient_ratio of the extended variant. Options of LCR and of the
     method are merged by name. Plans are read from `folder`. The recipe and the [settings] of the other plan are not

@@ -1,4 +1,4 @@
-"""Training: from a training spec to a finished run."""
+"""Training turns a training spec into a finished run."""
 
 from lcrbnn.train.setup.spec import TrainSpec
 

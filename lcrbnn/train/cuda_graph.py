@@ -1,4 +1,4 @@
-"""CUDA graphs: calls that are captured once and then replayed on fixed tensors, and a captured forward pass."""
+"""Capture calls once as CUDA graphs and replay them on fixed tensors. GraphPredictor captures a forward pass."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Result = TypeVar("Result")
 
 
 class CapturedCall(Generic[Result]):
-    """A function that is captured as a CUDA graph at its first call and replayed later. On a CPU, it is simply called.
+    """A function that is captured as a CUDA graph at its first call and replayed later. A CPU captures nothing.
 
     On a GPU, the result is in the memory of the graph: use it before the next call.
     """
@@ -69,7 +69,7 @@ class CapturedCall(Generic[Result]):
     def __init__(
         self, function: Callable[[], Result], shared_graph: Any, stream: Any, capture_error_mode: str = "global"
     ) -> None:
-        """Store the function. Without a stream it is never captured.
+        """Store the function. Without a stream, the function is never captured.
 
         The new graph shares the memory of `shared_graph`.
         """

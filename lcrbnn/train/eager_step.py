@@ -66,7 +66,8 @@ class EagerStep:
     def run_step(self) -> None:
         """Run the next step. If a value is not finite, raise NonFiniteError before the weights change."""
         position = (self._epoch, self._step, self.steps_per_epoch)
-        rank = [self.ranks.rank] if self.ranks.rank else []  # each process draws its own random numbers
+        # Part of the seed that differs between processes, so that each process draws its own random numbers
+        rank = [self.ranks.rank] if self.ranks.rank else []
         torch.manual_seed(derive_seed(self.spec.seed, "step", self._epoch, self._step, *rank))
         lr = compute_learning_rate(self.spec, *position)
         lcr_weight = compute_lcr_weight(self.spec, self._full_lcr_weight, *position)
@@ -80,7 +81,7 @@ class EagerStep:
         """Return None, because the function validation.measure_lcr measures LCR for eager steps."""
 
     def update_weights(self, batch: Batch, lr: float, lcr_weight: float) -> Tensor:
-        """Update the weights with this process's part of a batch. Return SUM_NAMES of the whole batch."""
+        """Update the weights with this process's part of a batch. Return the sums SUM_NAMES of the whole batch."""
         parts, spec, num_images = self.parts, self.spec, len(batch.labels)
         batch_size = num_images
         if self.ranks.size > 1:
@@ -116,7 +117,7 @@ class EagerStep:
         return NonFiniteError(reason, self._epoch, self._step, rows)
 
     def _find_cause(self, batch: Batch, loss: Tensor) -> tuple[int, str]:
-        """Return the first quantity that is not finite: the batch, a layer's output, the loss, or a gradient.
+        """Return the first non-finite quantity, which is the batch, a layer's output, the loss, or a gradient.
 
         The number in front of it is the uncertainty. It is 0 if this quantity is certainly the cause, and at most 2.
         """
@@ -151,7 +152,7 @@ def _slice_views(images: Tensor, num_images: int, part: slice) -> Tensor:
 
 @torch.no_grad()
 def _find_first_non_finite_output(model: nn.Module, images: Tensor, spec: TrainSpec) -> str | None:
-    """Run a forward pass. Return a sentence about the first quantity that is not finite, or None if all are finite."""
+    """Run a forward pass. Return a sentence about the first non-finite quantity, or None if all are finite."""
     if not images.isfinite().all():
         return "the images themselves are not finite"
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""The training loop: epochs, log lines, checkpoints.
+"""The training loop, with epochs, log lines and checkpoints.
 
 If a run is interrupted and resumed, it ends with the same bits.
 """
@@ -27,8 +27,10 @@ from lcrbnn.train.validation import LcrMeasurement, compute_accuracy, compute_no
 
 # Maximum number of steps that are repeated eagerly to find a non-finite layer. Parallel runs wait until this ends.
 MAX_REPLAYED_STEPS = 2000
-MIN_GRADIENT_RATIO = 1e-6  # ratio of LCR gradient to task gradient at lambda = 1; smaller ratios are rounding noise
-MIN_SHOWN_DATA_TIME = 0.05  # fraction of an epoch that was spent waiting; the line on the terminal omits a smaller one
+# Smallest usable ratio of LCR gradient to task gradient at lambda = 1; smaller ratios are rounding noise
+MIN_GRADIENT_RATIO = 1e-6
+# Smallest fraction of an epoch's time spent waiting for images that the line on the terminal shows
+MIN_SHOWN_DATA_TIME = 0.05
 
 
 class LogListener(Protocol):
@@ -39,7 +41,7 @@ class LogListener(Protocol):
 
 
 class TrainingLoop:
-    """Trains one run from its current state until its end."""
+    """The loop that trains one run from its current state until its end."""
 
     def __init__(
         self, context: RunContext, run_state: RunState, progress: ProgressBar, listeners: Sequence[LogListener] = ()
@@ -52,7 +54,8 @@ class TrainingLoop:
         self.spec, self.parts, self.step, self.splits = context.spec, context.parts, context.step, context.splits
         self.folder, self.ranks, self.label = context.folder, context.ranks, context.label
         self.steps_per_epoch = context.step.steps_per_epoch
-        self.noise_top1: dict[str, float] | None = None  # accuracy under noise, which is measured at the end
+        # Dictionary: noise level -> validation accuracy; it is measured at the end of the run
+        self.noise_top1: dict[str, float] | None = None
         self._checkpoint_interval_s = context.options.checkpoint_interval_s
         self._predictor = GraphPredictor(context.parts.model, context.spec, capture=context.step.is_captured)
         self._data_time_fraction = 0.0  # fraction of the last epoch's time in which a step waited for images
@@ -75,7 +78,7 @@ class TrainingLoop:
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that are done since the beginning of the run."""
+        """Return the number of steps since the beginning of the run."""
         return self.state.count_steps(self.steps_per_epoch)
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
@@ -113,7 +116,7 @@ class TrainingLoop:
         return stop.raise_if_requested if self.ranks.size == 1 else lambda: None
 
     def begin_epoch(self, epoch: int, first_step: int) -> None:
-        """Prepare an epoch from `first_step` on. At step 0, also do what happens once per epoch."""
+        """Prepare an epoch from `first_step` on. At step 0, also do the work that is done once per epoch."""
         set_progress(self.parts.model, epoch / self.spec.epochs)
         if self.ranks.size > 1:
             digest = state.digest_arrays(collect_arrays(self.context))
@@ -160,7 +163,7 @@ class TrainingLoop:
             accuracy = compute_accuracy(self._predictor, self.splits.valid, self._stop_check(stop), self.ranks)
         measurement = self._measure_lcr() if is_measured_epoch(spec, epoch) else LcrMeasurement(None, None)
         lcr_weight = compute_lcr_weight(spec, self.state.full_lcr_weight, epoch, last_step, self.steps_per_epoch)
-        ratio = measurement.gradient_ratio  # gradient ratio at lambda = 1
+        ratio = measurement.gradient_ratio  # ratio of LCR gradient to task gradient at lambda = 1
         seconds = self.state.seconds + time.monotonic() - self._epoch_start_time
         return {
             "epoch": epoch + 1,
@@ -193,7 +196,7 @@ class TrainingLoop:
     def _describe_progress(self) -> str:
         means = self._compute_means()
         lcr_loss = f"  L_Lip {means['lip']:.4f}" if self.spec.uses_lcr else ""
-        # value of the last epoch
+        # validation accuracy of the last epoch
         valid = "" if self._last_valid_top1 is None else f"  valid {self._last_valid_top1:.1f} %"
         train = f"train {100 * means['correct']:.1f} %{valid}"
         return f"{self.context.line_prefix}epoch {self.state.epoch + 1}  loss {means['loss']:.4f}{lcr_loss}  {train}"
@@ -201,7 +204,7 @@ class TrainingLoop:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint of the current state. If it cannot be written, raise RunFailed.
+        """Write a checkpoint of the current state. If writing fails, raise RunFailed.
 
         Older checkpoints do not change.
         """
@@ -238,7 +241,7 @@ class TrainingLoop:
             raise self._locate_non_finite(error) from None
 
     def _locate_non_finite(self, error: NonFiniteError) -> RunFailed:
-        """Return the failure of the run. It names the first non-finite layer if an eager step finds this layer."""
+        """Return the failure of the run, with the first non-finite layer if an eager step finds this layer."""
         return self._make_failure(error if error.rows is not None else self._replay(error))
 
     def _replay(self, error: NonFiniteError) -> NonFiniteError:

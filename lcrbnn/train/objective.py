@@ -1,4 +1,4 @@
-"""The training objective: cross-entropy, distillation, losses of methods and regularizers, and the LCR loss."""
+"""The training objective is a sum of cross-entropy, distillation, losses of methods and regularizers, and LCR loss."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lcrbnn.train.setup.spec import TrainSpec
 # of float16.
 LOSS_SCALES = {"float16": 2048.0}
 
-SUM_NAMES = ("loss", "lip", "correct", "seen")  # Names of sums over the images of an epoch. lip is the LCR loss.
+SUM_NAMES = ("loss", "lip", "correct", "seen")  # names of sums over the images of an epoch; "lip" is the LCR loss
 
 
 class StepLoss(NamedTuple):
-    """The loss of a batch for the backward pass, and its SUM_NAMES in float64 without gradient."""
+    """The loss of a batch for the backward pass, and the values of SUM_NAMES in float64 without gradient."""
 
     loss: Tensor
     sums: Tensor
@@ -35,7 +35,8 @@ def compute_objective(
     """Return the loss of a batch for this value of lambda."""
     with autocast_precision(spec.precision, images.device):
         n = labels.shape[0]
-        logits = parts.model(images)  # with several views per image, the first n rows belong to the first view
+        # Logits of all views; with several views per image, the first n rows belong to the first view
+        logits = parts.model(images)
         loss = compute_non_lcr_loss(spec, parts, images, labels, logits)
         if parts.retention is not None:
             loss = loss + parts.retention.loss(lcr_weight if parts.retention.variant.weight > 0 else None)
@@ -92,13 +93,13 @@ def jensen_shannon_divergence(logits: Tensor) -> Tensor:
 
 
 def compute_gradients(spec: TrainSpec, loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Compute the gradients of all parameters and return them. They are also stored in `grad`."""
+    """Compute the gradients of all parameters, store them in `grad` and return them."""
     accumulate_gradient(spec, loss)
     return collect_gradients(spec, parameters)
 
 
 def accumulate_gradient(spec: TrainSpec, loss: Tensor, fraction: float = 1.0) -> None:
-    """Add a fraction of the gradient to that of the parameters. It is multiplied by the loss scale of the precision."""
+    """Add a fraction of the gradient, times the loss scale of the precision, to the gradient of the parameters."""
     scale = LOSS_SCALES.get(spec.precision, 1.0) * fraction
     loss.backward(None if scale == 1 else torch.full_like(loss, scale))
 

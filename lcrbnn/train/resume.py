@@ -128,8 +128,8 @@ class RestoredRun(NamedTuple):
 
     state: RunState
     path: Path | None
-    complaints: list[str]  # one sentence for each newer checkpoint that could not be used
-    step_description: str = ""  # environment of the process that wrote the checkpoint
+    complaints: list[str]  # sentences about newer checkpoints that could not be used, one per checkpoint
+    step_description: str = ""  # description of the environment of the process that wrote the checkpoint
 
 
 def restore_newest_checkpoint(run: RunContext) -> RestoredRun:
@@ -154,7 +154,7 @@ def restore_newest_checkpoint(run: RunContext) -> RestoredRun:
 
 
 def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> RunState:
-    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the run state in it."""
+    """Restore network, LCR loss, optimizer and sums from a checkpoint. Return the checkpoint's run state."""
     where = f"the checkpoint {path}"
     arrays, facts = checkpoint
     check_checkpoint_metadata(checkpoint, path)
@@ -179,7 +179,7 @@ def restore_checkpoint(run: RunContext, checkpoint: Checkpoint, path: Path) -> R
 
 
 def collect_arrays(run: RunContext) -> dict[str, np.ndarray]:
-    """Return all arrays of a checkpoint: those of the network, the LCR loss and the optimizer, and the epoch sums."""
+    """Return all arrays of a checkpoint, with network, LCR loss, optimizer and epoch sums."""
     parts = run.parts
     arrays = state.module_to_arrays(parts.model, "model")
     if parts.retention is not None:

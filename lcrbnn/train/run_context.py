@@ -1,4 +1,4 @@
-"""RunContext has the fixed parts of a training run. RunState has its progress."""
+"""RunContext has the fixed parts of a training run, and RunState has the progress of the run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lcrbnn.train.validation import LcrMeasurement
 
 
 class TrainingStep(Protocol):
-    """Runs the steps of an epoch in order. EagerStep and CompiledStep implement this."""
+    """Interface of a step that runs the batches of an epoch in order, implemented by EagerStep and CompiledStep."""
 
     record_name: str  # name of the kind of step; checkpoints and records contain it
     steps_per_epoch: int
-    sums: torch.Tensor  # SUM_NAMES, added up over the epoch
-    is_captured: bool  # whether a step is a CUDA graph
+    sums: torch.Tensor  # values of SUM_NAMES, added up over the epoch
+    is_captured: bool  # whether a step is captured as a CUDA graph
 
     def begin_epoch(self, epoch: int, first_step: int, full_lcr_weight: float) -> None:
         """Prepare the steps of an epoch from `first_step` on. `full_lcr_weight` is lambda at the end of its warm-up."""
@@ -54,17 +54,17 @@ class RunContext:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes that train this run together."""
+        """Return the processes that train this run together."""
         return self.options.ranks
 
     @property
     def device(self) -> torch.device:
-        """The device on which this run trains."""
+        """Return the device on which this run trains."""
         return self.splits.train.labels.device
 
     @property
     def line_prefix(self) -> str:
-        """The label and two spaces, or an empty string without a label."""
+        """Return the label and two spaces, or an empty string without a label."""
         return f"{self.label}  " if self.label else ""
 
     def describe_step(self) -> str:
@@ -83,16 +83,16 @@ class RunContext:
 
 @dataclass
 class RunState:
-    """The progress of a run: the next step to train, and other values that a checkpoint stores besides arrays.
+    """The progress of a run, with the next step to train and other values that a checkpoint stores besides arrays.
 
     At step 0, the epoch has not begun yet. After the last step, the epoch has not been validated and logged yet.
     """
 
-    full_lcr_weight: float  # lambda at the end of its warm-up
+    full_lcr_weight: float  # lambda, the weight of the LCR loss, at the end of its warm-up
     epoch: int = 0
     step: int = 0
-    seconds: float = 0.0  # seconds that were spent on this epoch before the run was interrupted
-    saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint
+    seconds: float = 0.0  # seconds that were spent on the current epoch before the run was interrupted
+    saved_position: tuple[int, int] | None = None  # epoch and step of the newest checkpoint; None if there is none
 
     def count_steps(self, steps_per_epoch: int) -> int:
         """Return the number of steps since the beginning of the run."""

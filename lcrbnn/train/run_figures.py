@@ -1,4 +1,4 @@
-"""The figures of a finished run for its record.json: the last epoch, a sample of the log, and accuracy under noise."""
+"""Collect the numbers for the record of a finished run: last epoch, sample of the log, and accuracy under noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcrbnn.train.loop import TrainingLoop
 
 MAX_HISTORY_EPOCHS = 21  # maximum number of epochs in the history of a record
 HISTORY_COLUMNS = ("epoch", "train_loss", "train_top1", "valid_top1", "lcr_gradient_ratio", "sigma_ratios")
-SIGNIFICANT_DIGITS = 5  # number of significant digits in the history
+SIGNIFICANT_DIGITS = 5  # number of significant digits of the values in the history
 _NOT_IN_LAST_EPOCH = ("epoch", "steps", "seconds", "data_time_fraction")
 
 
@@ -40,7 +40,7 @@ def collect_run_figures(loop: TrainingLoop) -> dict[str, Any]:
 
 
 def _describe_data_loading(loop: TrainingLoop, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return how the images were read, the fraction of time spent waiting for them per epoch, and broken images."""
+    """Return how images were read, the time fraction spent waiting for them per epoch, and the broken images."""
     fractions = [line["data_time_fraction"] for line in lines if "data_time_fraction" in line]
     figures = {**loop.splits.data_loading, **({"data_time_fraction": fractions} if fractions else {})}
     if loop.spec.skip_broken_images:

@@ -1,4 +1,4 @@
-"""Learning rate and LCR weight (lambda) as functions of the position in training. So no state has to be stored."""
+"""Compute learning rate and LCR weight (lambda) from the position in training, so no state has to be stored."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ def compute_learning_rate(spec: TrainSpec, epoch: int, step: int, steps_per_epoc
     the decay, as in RBNN's code. If it is updated once per step, both warm-up and decay are continuous.
     """
     is_per_epoch = spec.lr_update_interval == "epoch"
-    time = epoch if is_per_epoch else epoch + step / steps_per_epoch  # time in epochs
+    # Time in epochs, as a whole number if the schedule changes once per epoch
+    time = epoch if is_per_epoch else epoch + step / steps_per_epoch
     if time < spec.lr_warmup_epochs:
         return spec.lr * min(1.0, (time + (1 if is_per_epoch else 1 / steps_per_epoch)) / spec.lr_warmup_epochs)
     return spec.lr * LR_SCHEDULES[spec.lr_schedule](spec, time)
 
 
 def _decay_progress(spec: TrainSpec, time: float) -> float:
-    """Return which fraction of the decay is over at this time in epochs: 0 at its start, 1 at the end of training."""
+    """Return the finished fraction of the decay at a time in epochs, from 0 at the start to 1 at the end."""
     start = max(0.0, spec.lr_warmup_epochs - 1) if spec.lr_update_interval == "epoch" else spec.lr_warmup_epochs
     return (time - start) / max(spec.epochs - start, 1e-9)
 

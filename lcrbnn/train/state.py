@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lcrbnn.errors import InputError
 from lcrbnn.train.distributed.ranks import Ranks
 
-MAX_LISTED_DIFFERENCES = 3  # maximum number of array names in an error message
+MAX_LISTED_DIFFERENCES = 3  # maximum number of array names that an error message lists
 # How the arrays of a resnet20-double-prelu that was trained before 2026-11-19 differ from those of today.
 PRELU_STEM_DIFFERENCE = "it has the extra array stem.2.weight"
 
@@ -105,7 +105,7 @@ def restore_optimizer(
 
 
 def initialize_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create zeros as state for parameters without state. The next step has the same effect as before."""
+    """Create zeros as state for parameters without state. The zeros do not change the effect of the next step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if optimizer.state[parameter]:

@@ -18,7 +18,7 @@ CURVES = (
     "lcr_gradient_ratio",
     "valid_top5",
     "data_time_fraction",
-)  # columns of the log; each sigma ratio gets its own curve
+)  # columns of the log with one number per epoch; each sigma ratio also gets its own curve
 
 
 def check_tensorboard_installed() -> None:
@@ -30,7 +30,7 @@ def check_tensorboard_installed() -> None:
 
 
 class TensorboardWriter:
-    """Writes the curves of a run, one point per epoch.
+    """Writer of the curves of a run, with one point per epoch.
 
     At each start, all events are written again from the log. So a resumed run has no duplicate points.
     """

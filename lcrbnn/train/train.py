@@ -1,4 +1,4 @@
-"""Train runs: validate the settings, build everything, lock the folders, then train one or several runs."""
+"""Train one or several runs, after their settings are validated, their parts are built and their folders are locked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lcrbnn.train.setup.validate import (
 )
 from lcrbnn.train.tensorboard import TensorboardWriter, check_tensorboard_installed
 
-# makes a progress bar from the total number of steps and the number that is already done
+# function (total number of steps, number of finished steps) that returns a progress bar
 ProgressFactory = Callable[[int, int], ProgressBar]
 
 
@@ -47,7 +47,7 @@ def train(
     resume: bool = False,
     progress: ProgressFactory | None = None,
 ) -> Path:
-    """Train a run into a folder and return the folder. With `resume`, continue an interrupted run in it.
+    """Train a run into a folder and return the folder. With `resume`, continue an interrupted run in this folder.
 
     If the run is already finished, nothing happens. Invalid settings, data or folders raise InputError before anything
     is written.
@@ -65,7 +65,7 @@ def train_parallel(
     on_finished: Callable[[Path], None] = lambda path: None,
     label_root: Path | None = None,
 ) -> None:
-    """Train several runs in one process. On a GPU this is faster, because one small network uses only a part of it.
+    """Train several runs in one process. A GPU is then faster, because one small network uses only a part of the GPU.
 
     The runs share data, precision and determinism. `on_finished` is called as soon as the record of a run is written.
     If there are several runs, each printed line names its run. If `label_root` is set, this is always so, and the names
@@ -260,11 +260,11 @@ def _start_loops(runs: Sequence[RunContext], ranks: Ranks, progress: ProgressFac
 
 
 def _run_loops(loops: Sequence[TrainingLoop], finish: Callable[[TrainingLoop], None]) -> None:
-    """Train all runs until the end, one step of each in turn. Call `finish` for each. After a signal, all of them save.
+    """Train all runs until the end, one step of each run in turn. Call `finish` for each finished run.
 
     If a run fails, it keeps its last valid checkpoint, and the other runs continue. The failure is raised at the end.
     The runs start at different positions of an epoch. So while one of them validates, the GPU still has steps of the
-    others.
+    others. After a signal, all runs save.
     """
     failures: list[Exception] = []
     turns_to_wait = {loop: i * loop.steps_per_epoch // len(loops) for i, loop in enumerate(loops)}

@@ -1,4 +1,4 @@
-"""Measurements during training: accuracy, accuracy under noise, sigma ratios, and the gradient ratio of LCR."""
+"""Measure accuracy, accuracy under noise, sigma ratios and the gradient ratio of LCR during training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Accuracy(NamedTuple):
     top1: float
     top5: float | None
     loss: float
-    images: int  # number of images
+    images: int  # number of evaluated images
 
 
 def compute_accuracy(
@@ -62,7 +62,7 @@ def score_batches(
     after_batch: Callable[[], None] = lambda: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Accuracy:
-    """Return the accuracy on these batches. Otherwise this is the same as `compute_accuracy`."""
+    """Return the accuracy on these batches, in the same form as `compute_accuracy`."""
     sums, n, has_top5 = torch.zeros(3, dtype=torch.float64), 0, False
     with eval_mode(predictor.model):
         for batch in batches:
@@ -159,8 +159,9 @@ def _round_ratios(retention: Retention) -> list[float]:
     return [round(r, 6) for r in retention.sigma_ratios.tolist()]
 
 
-NOISE_DEVIATIONS = (0.04, 0.08, 0.12)  # standard deviations of the noise, for pixels from 0 (black) to 1 (white)
-NOISE_SEED = 0  # seed of the noise; it is the same for all runs, so that they are evaluated on the same images
+# Standard deviations of the noise, in units of pixels from 0 (black) to 1 (white)
+NOISE_DEVIATIONS = (0.04, 0.08, 0.12)
+NOISE_SEED = 0  # seed of the noise, the same for all runs, so that all runs are evaluated on the same images
 
 
 def compute_noisy_accuracy(

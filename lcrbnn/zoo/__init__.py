@@ -1,4 +1,4 @@
-"""Trained networks that ship with the package (`lcrbnn zoo`): 1 bit per binary weight, 16 bits per real number."""
+"""Trained networks in the package (`lcrbnn zoo`), with 1 bit per binary weight and 16 bits per real number."""
 
 from __future__ import annotations
 

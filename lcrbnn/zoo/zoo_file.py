@@ -1,4 +1,4 @@
-"""Zoo files: one bit per binary weight and base, and float16 for everything else (docs/zoo.md)."""
+"""Read and write zoo files, with one bit per binary weight and base, and float16 for other numbers (docs/zoo.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGN_MAGNITUDE = 0.01
 
 
 class StoredSignWeight(WeightBinarizer):
-    """The sum over the bases of scale * sign, plus an offset: all of them are fixed except the first sign.
+    """The sum over the bases of scale * sign, plus an offset. Only the first sign can change.
 
     The first sign is that of the weight, with a surrogate gradient of 1 for |w| <= 1, else 0. `more_signs` has the
     signs of the other bases, (bases - 1, *weight.shape). It is None for one base.
@@ -83,7 +83,7 @@ def _make_storable_weight(name: str, layer: BinaryLayer) -> BinaryTensor:
     weight = layer.binarize_weight()
     if layer.method.has_real_weights:
         raise InputError(f"the weights of layer {name!r} cannot be stored with one bit per base: its weights are real")
-    if layer.weight_binarizer.bits == 2 and weight.num_bases == 1:  # levels -1, 0 and +1
+    if layer.weight_binarizer.bits == 2 and weight.num_bases == 1:  # two bits and one base mean the levels -1, 0 and +1
         weight = _split_ternary_weight(weight)
     if weight.non_binary_reason or not bool((weight.signs.abs() == 1).all()):
         reason = weight.non_binary_reason or "its levels are not signs"
@@ -101,7 +101,8 @@ def _split_ternary_weight(weight: BinaryTensor) -> BinaryTensor:
 
 MODULE_PREFIX = "model"
 MORE_SIGNS = "weight_binarizer.more_signs"
-FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14  # smaller numbers have fewer digits
+# Largest number of float16, and the smallest one with full precision
+FLOAT16_MAX, FLOAT16_MIN_NORMAL = 65504.0, 2.0**-14
 
 
 class ZooNetwork(NamedTuple):
@@ -124,7 +125,7 @@ def write_zoo_file(path: Path, spec: TrainSpec, net: nn.Module, checkpoint_sha25
     shapes: dict[str, dict[str, list[int]]] = {"bits": {}, "halves": {}}
     for name, array in module_to_arrays(net, MODULE_PREFIX).items():
         if array.dtype.kind != "f":
-            continue  # the batch counters of batch norms
+            continue  # skip the batch counters of batch norms
         short_name = name.removeprefix(f"{MODULE_PREFIX}/")
         if name in sign_names:
             bits.append(pack_signs(array.reshape(len(array), -1)).reshape(-1))

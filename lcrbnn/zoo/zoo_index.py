@@ -1,4 +1,4 @@
-"""Index of the zoo: index.json, with one entry per network. Reading it does not import torch."""
+"""The index of the zoo, index.json, has one entry per network. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from lcrbnn.errors import InputError, lookup
 from lcrbnn.runs.atomic_files import write_atomic
 
 ZOO_FOLDER = Path(__file__).parent
-ZOO_PREFIX = "zoo:"  # prefix of a zoo name on the command line; a run or a file does not have it
-# size limit of files in the package, so that the wheel stays under 4 MB; larger files are only in the source tree
+# Prefix of the name of a zoo network on the command line; paths of runs and files do not have this prefix
+ZOO_PREFIX = "zoo:"
+# maximum number of bytes of a zoo file in the package, so that the wheel stays under 4 MB; larger files are not in the
+# wheel
 MAX_BYTES_IN_WHEEL = 500_000
-LARGE_FILES_FOLDER = "zoo"  # folder for larger files, in the root of the source tree
+LARGE_FILES_FOLDER = "zoo"  # folder for larger zoo files, in the root of the source tree
 
 
 @dataclass(frozen=True)
@@ -21,17 +23,17 @@ class ZooMember:
     """Entry of the index for one zoo file. The record of the network has more details."""
 
     name: str
-    model: str  # key of MODELS
-    method: str  # key of METHODS, with bit widths if they are not the default; or "real"
-    dataset: str  # key of DATASETS
+    model: str  # key of MODELS: the network
+    method: str  # key of METHODS, with bit widths if they are not the default, or "real" for full precision
+    dataset: str  # key of DATASETS: the data set
     lcr: str  # "none", or LCR variant and weight or gradient ratio, such as "default, gradient ratio 0.03"
-    top1: float  # test accuracy in percent of this file, in float32
-    images: int  # number of test images
+    top1: float  # test accuracy in percent of the network in the zoo file, in float32
+    images: int  # number of test images on which the accuracy was measured
     bytes: int
     sha256: str
-    train_command: str  # the command that trains this network
+    train_command: str  # command that trains this network
     record: str  # path of the record in the source tree
-    seed: int  # SHA-256 of the checkpoint from which the file was made
+    seed: int  # random seed of the training run
     runs: int = 1  # number of finished runs that differ from this run only in the seed, this run included
     # mean test accuracy of these runs before rounding to the zoo format; None without a record of it
     mean_top1: float | None = None

@@ -1,4 +1,4 @@
-"""Networks of the zoo as models that can be evaluated: loading, test accuracy, and outputs for probe images."""
+"""Networks of the zoo as models that can be evaluated, with loading, test accuracy and outputs for probe images."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lcrbnn.train.validation import Accuracy, score_batches
 from lcrbnn.zoo.zoo_file import ZooNetwork, load_member
 from lcrbnn.zoo.zoo_index import ZOO_PREFIX, find_member
 
-EVALUATION_PRECISION = "float32"  # precision of all listed accuracies, whatever the precision of the training was
+EVALUATION_PRECISION = "float32"  # precision of all listed accuracies; the precision of the training does not matter
 NUM_PROBE_IMAGES = 8
 
 
 def evaluate_zoo_file(network: ZooNetwork, options: RunOptions, max_batches: int | None = None) -> Accuracy:
-    """Return the accuracy in float32 on the test images, or on the first `max_batches` batches of them.
+    """Return the accuracy in float32 on all test images, or on their first `max_batches` batches.
 
     The precision of the training has no influence on this.
     """

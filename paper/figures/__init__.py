@@ -3,4 +3,4 @@
 A passage is a document and a text with figures. paper/passages.py compares the figures with those in the document.
 """
 
-Passage = tuple[str, str]  # (path of a document, text with figures from records)
+Passage = tuple[str, str]  # path of a document, and text with figures from records

@@ -1,4 +1,4 @@
-"""Figures that docs/analysis.md quotes: sign flips, sensitivity, attacks, spectral norms and operation counts."""
+"""Figures that docs/analysis.md quotes, with sign flips, sensitivity, attacks, spectral norms and operation counts."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ from paper.figures.record_values import (
 )
 
 LOG, CLAIMS, README = "paper/docs/LOG.md", "paper/docs/claims.md", "README.md"
-UNFUSED = "wordy/"  # records of compiled steps before their modules were fused
-FIRST = "first/"  # records of compiled steps that did not measure σ_B/σ_F; they contain lists of kernels
+UNFUSED = "wordy/"  # prefix of records of compiled steps before their modules were fused
+# Prefix of records of compiled steps that did not measure σ_B/σ_F; these records contain lists of kernels
+FIRST = "first/"
 
 GPU_CASES = {
     "ResNet-20": "resnet20",
@@ -90,7 +91,7 @@ def gpu_sentences() -> Iterator[Passage]:
 
 
 def gpu_rows(cases: dict[str, str], folder: str) -> Iterator[str]:
-    """Yield one row per case: speed, memory, ratios to the baseline, and which targets were met."""
+    """Yield one row per case, with speed, memory, ratios to the baseline, and the targets that were met."""
     target_titles = {"images_per_second": "", "time_ratio": "time ", "memory_ratio": "memory "}
     for title, case in cases.items():
         metrics = read_gpu_steps(case, folder)
@@ -137,7 +138,7 @@ def first_gpu_sentences() -> Iterator[str]:
 
 
 def convolution_rows() -> Iterator[str]:
-    """Yield one row per convolution: time in PyTorch and in the package's kernel."""
+    """Yield one row per convolution, with the times in PyTorch and in the package's kernel."""
     for shape, products in read_bench_metrics("conv-kernels").items():
         cells = [
             f"{products[p]['torch_us']:.1f} / {products[p]['kernel_us']:.1f}" if p in products else ""
@@ -236,7 +237,7 @@ def diagnosis_rows() -> Iterator[str]:
 
 
 def digits_rows() -> Iterator[str]:
-    """Yield one row per LCR variant on digits: accuracies and ratios at three values of λ."""
+    """Yield one row per LCR variant on digits, with accuracies and ratios at three values of λ."""
     metrics = read_bench_metrics("digits-forms")
     for variant in dict.fromkeys(name.rsplit(", lambda", 1)[0] for name in metrics):
         cells = []

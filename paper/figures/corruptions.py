@@ -1,4 +1,4 @@
-"""Figures that docs/corruptions.md quotes: errors of trained networks on corrupted images."""
+"""Figures that docs/corruptions.md quotes about errors of trained networks on corrupted images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RobustnessStudy:
         }
 
     def compute_errors(self, variant: str, head: str) -> dict[str, list[float]]:
-        """Return the summary errors in percent by title, one value per seed."""
+        """Return a dictionary from the title of a summary error to its values in percent, one per seed."""
         metrics = [record["figures"] for record in self.records[variant]]
         summaries = [summarize_errors(m["errors"][head], m["clean"][head], self.image_size) for m in metrics]
         rows = {title: [getattr(s, field) for s in summaries] for field, title in SUMMARY_TITLES.items()}
@@ -110,7 +110,7 @@ def first_pairs() -> Iterator[Passage]:
 
 
 def reactnet() -> Iterator[Passage]:
-    """Yield for how many images the clean errors differ between these records and the training records."""
+    """Yield the number of images by which clean errors differ between these records and the training records."""
     yield DOCUMENT, f"within {count_differing_images(REACT)} images of 10,000"
 
 

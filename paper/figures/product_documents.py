@@ -1,4 +1,4 @@
-"""Figures that the product's documents quote: data loading, scaling, engine, zoo, corruptions, regularizers."""
+"""Figures that the product's documents quote about data loading, scaling, engine, zoo, corruptions and regularizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values from the committed records, and how documents format them.
+"""Read values from the committed records, and format them for documents.
 
 All functions in paper/figures read records with this module.
 """

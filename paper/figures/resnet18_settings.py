@@ -58,7 +58,8 @@ def weight_decay_resnet18() -> Iterator[Passage]:
     """Yield the third and fourth round of the search: weight decay with and without batch norms."""
     for plan, epochs in (("cifar10-resnet18-third", 50), ("cifar10-resnet18-fourth", 200)):
         for variant in list_variants(plan):
-            if (RESULTS / plan / variant).exists():  # the fourth round has no variant `matrices-small`
+            # Skip missing records; the fourth round has no variant `matrices-small`
+            if (RESULTS / plan / variant).exists():
                 row = f"| `{variant}`… | {epochs} | {_format_accuracies(f'{plan}/{variant}')}"
                 yield "paper/docs/LOG.md", row
     third = {v: _read_valid_top1(f"third/{v}") for v in ("matrices", "matrices-small")}

@@ -1,1 +1,1 @@
-"""The tables of the paper: their specification, their runs, and their rendering."""
+"""The tables of the paper, with their specification, their runs, and their rendering."""

@@ -1,4 +1,4 @@
-"""Compare the paper's cost table with our counts: find which of its values follow from a counting rule."""
+"""Compare the paper's cost table with our counts, and find which of its values follow from a counting rule."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ NOT_DERIVABLE = (
 
 @dataclass(frozen=True)
 class PublishedCost:
-    """A row of the paper's table (ResNet-18, one image of 224 x 224), and the network that the row describes."""
+    """A row of the paper's cost table (ResNet-18, one image of 224 x 224), and the network that the row describes."""
 
     title: str
     bops: float
     flops: float
     network: str
     method: str | None
-    has_plain_head: bool = False  # whether there is no batch norm before the classifier; IR-Net's networks have one
+    # True if there is no batch norm before the classifier; the networks of IR-Net have such a batch norm
+    has_plain_head: bool = False
 
 
 TABLE = (

@@ -1,4 +1,4 @@
-"""The gain in accuracy from LCR for every variant of the tables: paired by seed, next to the paper's gain."""
+"""Compute the accuracy gain from LCR for every variant of the tables, paired by seed, next to the paper's gain."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class Gain(NamedTuple):
     without: tuple[float, ...]  # test accuracy in percent, one value per paired seed
     with_lcr: tuple[float, ...]
     pool: str
-    is_faulty: bool  # whether a run was trained with the faulty kernel
+    is_faulty: bool  # whether a run was trained with the faulty kernel of the power iteration
 
     @property
     def differences(self) -> list[float]:
-        """The gain of each pair, in percentage points."""
+        """Return the gain of each pair in percentage points."""
         return [with_lcr - without for without, with_lcr in zip(self.without, self.with_lcr, strict=True)]
 
     @property
     def welch(self) -> MeanDifference:
-        """The gain with the interval for independent runs."""
+        """Return the gain with the interval for independent runs."""
         return compare_welch(self.without, self.with_lcr)
 
     @property
     def p_value(self) -> float:
-        """The two-sided p-value of the paired comparison."""
+        """Return the two-sided p-value of the paired comparison."""
         num_pairs = self.difference.num_pairs
         return MeanDifference(self.difference.mean, self.difference.std / math.sqrt(num_pairs), num_pairs - 1).p_value
 
@@ -80,7 +80,7 @@ def compute_gains(paper_tables: PaperTables, variant: TableVariant, num_seeds: i
 
 
 def find_paper_gain(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> float | None:
-    """Return the gain in the paper: its value of a row minus that of the baseline. Return None if one is missing."""
+    """Return the paper's value of a row minus that of the baseline, or None if one of the values is missing."""
     baseline = paper_tables.get_baseline(row.variant)
     baseline_values = (r.paper_value for r in table.rows if r.variant == baseline and r.minus_gain_of is None)
     baseline_value = next(baseline_values, None)
@@ -146,11 +146,11 @@ class PooledGain(NamedTuple):
     num_networks: int
     num_pairs: int
     difference: MeanDifference
-    paper_gain: float | None  # mean of the paper's gains, with the same weights
+    paper_gain: float | None  # mean of the paper's gains, with the same weights; None unless the paper has all gains
 
 
 def pool_gains(gains: Sequence[Gain]) -> list[PooledGain]:
-    """Return one estimate per pool. Runs with the faulty kernel have a pool of their own."""
+    """Return one estimate per pool. Runs with the faulty kernel have a separate pool."""
     pools: dict[tuple[str, bool], list[Gain]] = {}
     for gain in gains:
         if gain.pool:

@@ -1,4 +1,4 @@
-"""Figure with all gains from LCR. It shows mean differences, 95 % intervals and the paper's gains."""
+"""Draw all gains from LCR, with mean differences, 95 % intervals and the paper's gains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paper.tables.table_spec import FAULT_MARK
 
 # The axis ends at this many percentage points on either side of 0. A larger gain is drawn as an arrow with its number.
 MAX_GAIN = 3.0
-TEXT_COLOR = "0.4"  # colour of the paper's gains: grey
+TEXT_COLOR = "0.4"  # colour of the paper's gains: a dark grey
 # the background hides the grid lines behind a heading
 HEADING_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 

@@ -1,4 +1,4 @@
-"""Measurements of layers in the records of the tables' runs."""
+"""Measure the layers of the tables' runs for the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's Figures 2 and 3 as tables: latent weights and correlations of activations, per layer, from records."""
+"""Render the paper's Figures 2 and 3 as tables per layer of latent weights and activation correlations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ paper states. A value of +1 means that they are more correlated."""
 
 KINDS = ("real", "binary")
 
-LayersBySeed = dict[int, dict[str, Any]]  # key of the layer measurements in the record of a run
+LayersBySeed = dict[int, dict[str, Any]]  # dictionary: seed -> layer measurements in the record of the run
 
 
 def render_layer_tables(paper_tables: PaperTables) -> Iterator[str]:
@@ -41,7 +41,7 @@ def render_layer_tables(paper_tables: PaperTables) -> Iterator[str]:
 
 
 def render_weight_table(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return one row per layer: standard deviation of the latent weights, and its difference to the first variant."""
+    """Return one row per layer, with standard deviations of the latent weights and differences to the first variant."""
     layers = [_read_layers(paper_tables, row) for row in table.rows]
     columns = ["layer", "weights"]
     for i, row in enumerate(table.rows):
@@ -60,7 +60,7 @@ def render_weight_table(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 def render_activation_table(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return one row per layer: correlations of the real and of the binary activations of each variant."""
+    """Return one row per layer, with correlations of the real and of the binary activations of each variant."""
     layers = [_read_layers(paper_tables, row) for row in table.rows]
     titles = [f"{_get_title(paper_tables, row)}, {kind}" for row in table.rows for kind in KINDS]
     columns = ["activations in front of", "size", "chance", *titles]

@@ -1,4 +1,4 @@
-"""PUBLISHED: the accuracies that the authors of each method have published, with network and setting."""
+"""PUBLISHED contains the accuracies that the authors of each method have published, with network and setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class PublishedAccuracy(NamedTuple):
     top1: float
     network: str
     bits: str = "1/1"
-    note: str = ""  # how the setting differs from ours (epochs, blocks), and where the value is printed
+    # Differences between the published setting and ours (epochs, blocks), and the place where the value is printed
+    note: str = ""
 
 
 # For methods without a published ResNet on CIFAR-10, this is the closest published result. "in Table 1" and "in Table
@@ -64,7 +65,7 @@ PUBLISHED: dict[str, tuple[PublishedAccuracy, ...]] = {
 
 
 def find_published(method: str, bits: str, network: str) -> str:
-    """Return the published accuracy with these bit widths as text: of this network, else the first one in the list.
+    """Return the published accuracy with these bit widths as text, of this network or else the first in the list.
 
     If it is not of this network, the text names the network.
     """

@@ -1,4 +1,4 @@
-"""Render the tables from records as Markdown: the paper's value, our value with its interval, and the difference."""
+"""Render tables as Markdown, with the paper's value, our value with its interval, and the difference, from records."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def _split_sections(text: str) -> dict[str, str]:
 
 
 def describe_table(table: PaperTable) -> str:
-    """Return where the paper has a table, and the command that reproduces it."""
+    """Return where the paper has a table, and the command that reproduces this table."""
     return f"In the paper: {table.source}. Command for our values: `lcrbnn reproduce {table.name}`."
 
 
 def describe_missing_runs(paper_tables: PaperTables, table: PaperTable) -> str:
-    """Return two sentences for a table without a finished run: the number of runs, and the GPU minutes they need."""
+    """Return two sentences for a table without finished runs: the number of runs, and the GPU minutes for them."""
     minutes, num_runs = estimate_gpu_minutes(paper_tables, table), count_finished(paper_tables, table).num_runs
     duration = "their duration is not known" if minutes is None else f"about {minutes:.0f} minutes on one H200"
     return f" None of its {num_runs} runs is finished: {duration}."
@@ -180,9 +180,9 @@ def render_table(paper_tables: PaperTables, table: PaperTable) -> str:
 
 
 class TableProgress(NamedTuple):
-    """How many rows and runs of a table are finished, and how many there are."""
+    """Numbers of finished rows, of all rows, of finished runs and of all runs of a table."""
 
-    finished_rows: int  # rows that only have finished runs
+    finished_rows: int  # number of rows whose runs are all finished
     num_rows: int
     finished_runs: int
     num_runs: int
@@ -203,7 +203,7 @@ def _list_shown_variants(row: TableRow) -> list[TableVariant]:
 
 
 def _format_row(paper_tables: PaperTables, table: PaperTable, row: TableRow) -> list[str]:
-    sign = "+" if row.minus_gain_of else ""  # differences of gains are shown with a sign, percentages without one
+    sign = "+" if row.minus_gain_of else ""  # a difference of gains is shown with a sign, a percentage without a sign
     paper_value = NO_VALUE if row.paper_value is None else f"{row.paper_value:{sign}.1f}"
     paper_note = f" ({row.paper_note})" if row.paper_note else ""
     cells = [row.title, NOT_RUN, paper_value + paper_note, *[""] * (len(COLUMNS) - 3)]

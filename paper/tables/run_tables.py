@@ -61,7 +61,7 @@ def run_tables(
             undecided.append(f"{variant} is not decided yet: its plan lacks the variant, or the one that it extends")
 
     seeds_with_weights = paper_tables.list_seeds_with_weights()
-    for run in runs:  # checked now, because training takes hours
+    for run in runs:  # check the runs now, because training takes hours
         variant = TableVariant(run.study, run.variant)
         if run.seed in seeds_with_weights.get(variant, ()):
             check_output_file(get_weights_path(paper_tables.records, variant, run.seed), "weights")
@@ -80,7 +80,7 @@ def _list_missing_runs(
     runs_folder: Path,
     measure_layers: LayerMeasurement | None,
 ) -> list[StudyRun]:
-    """Return the runs of a variant that are not finished: their records lack a test result or another required part.
+    """Return the unfinished runs of a variant, whose records lack a test result or another required part.
 
     Only parts that the run folder can still provide count.
     """
@@ -119,7 +119,7 @@ def _finish_run(
     options: RunOptions,
     measure_layers: LayerMeasurement | None,
 ) -> None:
-    """Evaluate a trained run on the test images unless this is done. Measure its layers. Store weights and record."""
+    """Evaluate a trained run on the test images unless this is done. Measure its layers, store weights and record."""
     variant, record = TableVariant(run.study, run.variant), folder / "record.json"
     stored_record = paper_tables.records / f"{run.relative_path}.json"
     if not read_record(record).get("test_results"):

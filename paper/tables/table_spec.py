@@ -1,4 +1,4 @@
-"""Read the table spec (paper/tables.toml). It has the paper's tables: their rows, runs and published accuracies."""
+"""Read the table spec (paper/tables.toml), with the rows, runs and published accuracies of the paper's tables."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class TableVariant(NamedTuple):
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: the accuracy of a variant.
+    """A row of a table, with the accuracy of a variant.
 
     With `minus_gain_of`, it is its gain minus the gain of another variant.
     """
 
     title: str
     variant: TableVariant
-    num_seeds: int  # number of seeds 0, 1, ... that the row needs
+    num_seeds: int  # number of seeds that the row needs; the seeds are 0, 1, ...
     paper_value: float | None = None
-    paper_note: str = ""  # text that is shown after the paper's value
+    paper_note: str = ""  # text that the table shows after the paper's value
     keep_weights_of_seeds: tuple[int, ...] = ()  # seeds whose weights are stored with the records
     minus_gain_of: TableVariant | None = None
-    pool: str = ""  # name of the pooled estimate that the gain of this row is part of
+    pool: str = ""  # name of the pooled estimate that contains the gain of this row
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class PaperTable:
 
     name: str
     title: str
-    source: str  # where the table is in the paper
+    source: str  # place of the table in the paper
     rows: tuple[TableRow, ...]
     per_layer: bool = False  # whether the rows are also compared layer by layer
-    pairs: bool = False  # whether the rows are all variants of some plans, shown as pairs VARIANT and VARIANT-lcr
+    pairs: bool = False  # whether the rows are all variants of some plans, in pairs of VARIANT and VARIANT-lcr
     show_top5: bool = False
 
 
 @dataclass
 class PaperTables:
-    """All tables, the folder of their plans, and the folder of their records, which are PLAN/VARIANT/seed-N.json."""
+    """All tables, the folder of their plans, and the folder of their records PLAN/VARIANT/seed-N.json."""
 
     path: Path
     plans_folder: Path
@@ -73,13 +73,13 @@ class PaperTables:
     _plans: dict[str, StudyPlan] = field(default_factory=dict)
 
     def get_plan(self, study: str) -> StudyPlan:
-        """Return the plan with this name. Its file is only read once."""
+        """Return the plan with this name. The plan file is only read once."""
         if study not in self._plans:
             self._plans[study] = read_plan(self.plans_folder / f"{study}.toml")
         return self._plans[study]
 
     def get_baseline(self, variant: TableVariant) -> TableVariant:
-        """Return the baseline of a variant. It may be in another plan."""
+        """Return the baseline of a variant, which may be in another plan."""
         study, _, name = self.get_plan(variant.study).baseline.rpartition("/")
         return TableVariant(study or variant.study, name)
 

@@ -40,8 +40,8 @@ def test_every_claim_has_a_verdict_and_every_decided_claim_its_evidence() -> Non
 
 def test_the_claims_are_counted_correctly() -> None:
     rows = read_claims()
-    counts = ", ".join(f"{v} {sum(r[3] == v for r in rows)}" for v in VERDICTS)
-    assert f"Rows: {len(rows)} — {counts}." in (DOCUMENTS / "claims.md").read_text()
+    counts = ", ".join(f"{sum(r[3] == v for r in rows)} with *{v}*" for v in VERDICTS)
+    assert f"The table has {len(rows)} rows: {counts}." in (DOCUMENTS / "claims.md").read_text()
 
 
 def test_log_entries_have_dated_headings() -> None:

@@ -1,1 +1,1 @@
-"""Tools that build and test the C++ engine: kernels, fuzzing, thread safety, WebAssembly."""
+"""Tools that build and test the C++ engine, including its kernels, fuzzing, thread safety and WebAssembly."""

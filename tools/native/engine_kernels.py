@@ -20,7 +20,7 @@ from lcrbnn.errors import InputError
 from lcrbnn.runs.record import write_record
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-# target -> (compiler, flags, command that runs the program)
+# dictionary: target -> (compiler, flags, command that runs the program)
 TARGETS: dict[str, tuple[str | None, list[str], list[str]]] = {
     "native": (None, [], []),
     "aarch64": ("aarch64-linux-gnu-g++", ["-static"], ["qemu-aarch64"]),

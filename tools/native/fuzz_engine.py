@@ -1,4 +1,4 @@
-"""Fuzz the engine: open up to millions of small, modified model files under sanitizers.
+"""Fuzz the engine, which opens up to millions of small, modified model files under sanitizers.
 
     python -m tools.native.fuzz_engine [--count 1000000] [--seed 0] [--jobs 2] [--bits 32] [--record FILE]
     python -m tools.native.fuzz_engine --seed 0 --case N      repeat one case and print the engine's response
@@ -57,7 +57,7 @@ def make_small_models(seed: int = 0) -> Iterator[tuple[str, BnnModel]]:
     """
     rng = np.random.default_rng(seed)
     three = make_window((3, 3), (1, 1), (1, 1, 1, 1))
-    for sign in (-1, 0, 1):  # comparisons with a threshold, with each kind of padding
+    for sign in (-1, 0, 1):  # test comparisons with a threshold for each kind of padding
         first = draw_attributes(rng, "bconv", 3, 9, three) | {"pad_sign": sign}
         second = draw_attributes(rng, "bconv", 9, 4, three | {"stride": (2, 2)}) | {"pad_sign": sign}
         yield (
@@ -194,12 +194,12 @@ def merge_results(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     """Build the fuzzer, run it in parallel processes, print the counts and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--count", type=int, default=1_000_000, help="cases")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the cases")
-    parser.add_argument("--case", type=int, help="repeat only this case")
+    parser.add_argument("--count", type=int, default=1_000_000, help="number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="random seed from which the cases are drawn")
+    parser.add_argument("--case", type=int, help="number of the only case that is run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel processes")
     parser.add_argument(
-        "--bits", type=int, choices=(32, 64), default=64, help="bits of an address; 32 needs g++-multilib"
+        "--bits", type=int, choices=(32, 64), default=64, help="number of bits of an address; 32 bits need g++-multilib"
     )
     parser.add_argument("--record", type=Path, help="write seed, counts and result to this JSON file")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Check that several threads can share a model: run them under ThreadSanitizer and compare the bits of their outputs.
+"""Check under ThreadSanitizer that several threads can share a model, and compare the bits of their outputs.
 
     python -m tools.native.thread_sanitizer [--threads 8] [--calls 1000] [--record FILE]
 
@@ -39,7 +39,7 @@ def run_threads(program: Path, model: Path, threads: int, calls: int) -> dict[st
     If a data race or a difference is found, raise RunFailed with the report.
     """
     command = [str(program), str(model), str(threads), str(calls)]
-    if shutil.which("setarch"):  # this disables address randomization, which the sanitizer does not fully support
+    if shutil.which("setarch"):  # setarch disables address randomization, which the sanitizer does not fully support
         command = ["setarch", platform.machine(), "-R", *command]
     process = subprocess.run(
         command, env={**os.environ, **SANITIZER_ENVIRONMENT}, capture_output=True, text=True, check=False
@@ -53,7 +53,7 @@ def main() -> int:
     """Build the program, run it, print the counts and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=8, help="number of threads that share a model")
-    parser.add_argument("--calls", type=int, default=1000, help="calls per thread")
+    parser.add_argument("--calls", type=int, default=1000, help="number of calls per thread")
     parser.add_argument("--record", type=Path, help="write the result to this JSON file")
     args = parser.parse_args()
     if not find_compiler():

@@ -1,4 +1,4 @@
-"""Build the engine as WebAssembly with a web page that runs a network on images: a folder for any web server.
+"""Build the engine as WebAssembly, and a folder for any web server with a page that runs a network on images.
 
     python -m tools.native.wasm_page [--model zoo:resnet20-double-irnet] [-o build/page]
 
@@ -30,14 +30,15 @@ EXPORTED_FUNCTIONS = (
     "output_shape",
     "run",
     "run_pixels",
-)  # exported functions of the C interface
+)  # names of the exported functions of the C interface
 COMPILER_FLAGS = (
     "--target=wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-std=c++17", "-O3", "-fno-exceptions",
     "-ffp-contract=off", "-fvisibility=hidden", "-Wl,--strip-all", "-Wl,--export=malloc", "-Wl,--export=free",
 )  # fmt: skip
-WASI_LIBRARIES = ("/usr/lib/wasm32-wasi/libc.a", "/usr/lib/wasm32-wasi/libc++.a")  # paths on Debian
+WASI_LIBRARIES = ("/usr/lib/wasm32-wasi/libc.a", "/usr/lib/wasm32-wasi/libc++.a")  # paths of the libraries on Debian
 
-DEBIAN_PACKAGES = "clang lld wasi-libc libc++-dev-wasm32 libclang-rt-dev-wasm32"  # Debian packages that a build needs
+# Names of the Debian packages that a build needs
+DEBIAN_PACKAGES = "clang lld wasi-libc libc++-dev-wasm32 libclang-rt-dev-wasm32"
 
 
 def find_missing_tools() -> str:

@@ -1,1 +1,1 @@
-"""Data sets of image files in folders, zip or tar archives; needs no torch."""
+"""Data sets of image files in folders, zip archives or tar archives. This folder does not import torch."""

@@ -1,4 +1,4 @@
-"""Crop boxes of the standard ImageNet protocol: random resized crops for training, centre crops for evaluation."""
+"""Crop boxes of the standard ImageNet protocol. Training has random resized crops, and evaluation has centre crops."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-CROP_AREA_RANGE = (0.08, 1.0)  # area of a random crop / area of the image
-ASPECT_RATIO_RANGE = (3 / 4, 4 / 3)  # width / height of a random crop
-MAX_CROP_TRIES = 10  # after that, the centre of the image is used
-LONG_ASPECT_RATIO = 16  # longer side / shorter side
-NUM_CROP_NUMBERS = 4 * MAX_CROP_TRIES + 1  # random numbers per image: area, ratio, x, y per try, and flip
+CROP_AREA_RANGE = (0.08, 1.0)  # range of the ratio (area of a random crop) / (area of the image)
+ASPECT_RATIO_RANGE = (3 / 4, 4 / 3)  # range of the ratio width / height of a random crop
+MAX_CROP_TRIES = 10  # maximum number of random crops that are tried; after that, the centre of the image is used
+LONG_ASPECT_RATIO = 16  # minimum ratio (longer side) / (shorter side) of an image that is not resized as a whole
+# Number of random numbers per image: area, ratio, x and y for each try, and one for the flip
+NUM_CROP_NUMBERS = 4 * MAX_CROP_TRIES + 1
 
 
 class CropBox(NamedTuple):
@@ -24,7 +25,7 @@ class CropBox(NamedTuple):
 
 
 def draw_crop_numbers(key: int, position: int) -> np.ndarray:
-    """Return the random numbers of one image. They depend only on the epoch's key and the position in its order."""
+    """Return the random numbers of one image, which depend only on the epoch's key and the image's position."""
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, position])).random(NUM_CROP_NUMBERS)
 
 
@@ -53,7 +54,7 @@ def _fallback_crop_box(width: int, height: int) -> CropBox:
 
 
 def compute_resized_size(width: int, height: int, crop_size: int, resize_ratio: float) -> tuple[int, int]:
-    """Return width and height of the resized image, whose shorter side is `resize_ratio * crop_size` (256 for 224)."""
+    """Return width and height of a resized image with the shorter side `resize_ratio * crop_size` (256 for 224)."""
     short_side = round(crop_size * resize_ratio)
     if width <= height:
         return short_side, max(short_side, short_side * height // width)
@@ -69,7 +70,7 @@ def center_crop_box(width: int, height: int, crop_size: int, resize_ratio: float
 
 
 def is_too_long(width: int, height: int) -> bool:
-    """Return whether an image is too long to be resized as a whole: a line of 100,000 pixels would take 20 GB."""
+    """Return whether an image is too long for a resize as a whole. A line of 100,000 pixels would take 20 GB."""
     return max(width, height) > LONG_ASPECT_RATIO * min(width, height)
 
 

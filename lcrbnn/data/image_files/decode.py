@@ -12,21 +12,23 @@ import numpy as np
 
 from lcrbnn.data.image_files.image_index import BrokenImage, read_file
 
-MAX_PIXELS = 100_000_000  # a larger image counts as broken and is not decoded
-OPAQUE_MODES = ("1", "L", "P", "CMYK", "YCbCr")  # Pillow converts these to RGB with the correct scale
+MAX_PIXELS = 100_000_000  # maximum number of pixels; a larger image counts as broken and is not decoded
+OPAQUE_MODES = ("1", "L", "P", "CMYK", "YCbCr")  # Pillow modes that Pillow converts to RGB with the correct scale
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 GREY16_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 MAX_UINT16 = 65535
-TIFF_BITS_PER_SAMPLE, TIFF_PHOTOMETRIC = 258, 262  # TIFF tags
-BLACK_IS_ZERO = 1  # value of TIFF_PHOTOMETRIC
-EXIF_ORIENTATION = 0x0112  # EXIF tag
-ALLOWED_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")  # Pillow runs programs for some others
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"  # chunks follow: header, content, CRC-32 of type and content
-_CHUNK_HEADER = struct.Struct(">I4s")  # size of the content in bytes, type
+TIFF_BITS_PER_SAMPLE, TIFF_PHOTOMETRIC = 258, 262  # numbers of two TIFF tags
+BLACK_IS_ZERO = 1  # value of the tag TIFF_PHOTOMETRIC if 0 means black
+EXIF_ORIENTATION = 0x0112  # number of the EXIF tag for the orientation
+# Image formats that are read; Pillow runs programs for some others
+ALLOWED_FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "PPM", "TIFF")
+# First bytes of a PNG file, before its chunks (header, content, CRC-32 of type and content)
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHUNK_HEADER = struct.Struct(">I4s")  # header of a PNG chunk: size of the content in bytes, type
 
 
 def open_image(content: bytes) -> Any:
-    """Open an image without decoding its pixels. Raise BrokenImage if it is damaged or has more than MAX_PIXELS."""
+    """Open an image without decoding pixels. Raise BrokenImage for a damaged image or one with more than MAX_PIXELS."""
     from PIL import Image
 
     if not content:
@@ -49,17 +51,17 @@ def open_image(content: bytes) -> Any:
 
 
 def read_orientation(image: Any) -> Any:
-    """Return the EXIF orientation, 1 if there is none. Raise BrokenImage if the EXIF data are damaged."""
+    """Return the EXIF orientation (1 if an image has none). Raise BrokenImage if the EXIF data are damaged."""
     try:
         return image.getexif().get(EXIF_ORIENTATION, 1)
     except MemoryError:
         raise
-    except Exception as error:  # as in open_image
+    except Exception as error:  # the parsers of Pillow raise errors of many types
         raise BrokenImage(f"its EXIF data {_explain_error(error).removeprefix('it ')}") from None
 
 
 def load_image(path: Path, *, drop_alpha: bool = False) -> Any:
-    """Read a file and decode it to RGB. Raise BrokenImage if the file cannot be read or is not an image."""
+    """Read a file and decode it to RGB. Raise BrokenImage if the file is unreadable or not an image."""
     try:
         content = read_file(path)
     except OSError as error:
@@ -87,7 +89,8 @@ def _check_png(content: bytes) -> None:
         size, chunk_type = _CHUNK_HEADER.unpack_from(content, offset)
         end = offset + 8 + size
         has_valid_checksum = int.from_bytes(content[end : end + 4]) == zlib.crc32(content[offset + 4 : end])
-        is_critical = chunk_type[:1].isupper()  # a decoder can skip the other chunks
+        # A chunk type with a capital first letter; a decoder can skip the other chunks
+        is_critical = chunk_type[:1].isupper()
         if is_critical and not has_valid_checksum:
             raise BrokenImage("it cannot be decoded (its bytes do not match its checksums)")
         if offset == len(_PNG_SIGNATURE):  # the first chunk is IHDR; Pillow has checked that it is complete
@@ -108,7 +111,7 @@ def set_draft_size(image: Any, max_reduction: int) -> int:
 
 
 def decode_rgb(image: Any, *, drop_alpha: bool = False) -> Any:
-    """Decode an image to Pillow's mode RGB. Raise BrokenImage if that fails or if the scale of its values is unknown.
+    """Decode an image to Pillow's mode RGB. Raise BrokenImage for damaged data and for values of unknown scale.
 
     Pillow converts grey, palettes and CMYK. Values of 16 bits are rounded to 8. Transparent pixels are drawn on black.
     With `drop_alpha` the alpha channel is ignored, as in OpenCV.
@@ -119,7 +122,7 @@ def decode_rgb(image: Any, *, drop_alpha: bool = False) -> Any:
         return image.convert("RGB") if drop_alpha and image.mode in ALPHA_MODES else _convert_to_rgb(image)
     except (BrokenImage, MemoryError):
         raise
-    except Exception as error:  # as in open_image
+    except Exception as error:  # the parsers of Pillow raise errors of many types
         raise BrokenImage(_explain_error(error)) from None
 
 

@@ -1,4 +1,4 @@
-"""Image folders: train/<class>/... and val/<class>/..., as files in folders, in zip or tar archives, or in both."""
+"""Index image folders. The images are train/CLASS/NAME and val/CLASS/NAME, in plain folders or in archives."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lcrbnn.errors import InputError
 
 COMPRESSED_SUFFIXES = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 
-FileStates = tuple[tuple[str, int, int, int], ...]  # per file: path, size, modification time, inode
+FileStates = tuple[tuple[str, int, int, int], ...]  # (path, size in bytes, modification time, inode) of each file
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Index of an image folder: training images, test images (those of val), and classes (the folders in train)."""
+    """Index of an image folder, with training images, test images (in val) and classes (the folders in train)."""
 
     train: ImageIndex
     test: ImageIndex
@@ -66,7 +66,7 @@ class ImageFolder:
 
 
 def count_validation_images(num_train_images: int, max_validation_images: int) -> int:
-    """Return the number of validation images: at most `max_validation_images`, at most a tenth of the images."""
+    """Return the number of validation images, at most `max_validation_images` and a tenth of the images."""
     if num_train_images < 10:
         raise InputError(
             f"{num_train_images} training images are too few for a validation split; "
@@ -146,7 +146,7 @@ def find_folder_with_classes(
 
 
 def format_differing_names(names: Sequence[str], other_names: Sequence[str]) -> str:
-    """Return up to four names that only one of two lists contains, as text; empty if both have the same names."""
+    """Return up to four names that only one of two lists contains, as text, or "" for equal lists."""
     return ", ".join(sorted(set(names) ^ set(other_names))[:4])
 
 

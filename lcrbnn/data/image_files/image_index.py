@@ -1,4 +1,4 @@
-"""Index of images: separate files, or members of zip and tar archives, which are read by offset without unpacking."""
+"""Index of images in separate files or in zip and tar archives. Images in archives are read without unpacking."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import numpy as np
 from lcrbnn.errors import InputError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar")
-MAX_IMAGE_BYTES = 1 << 28  # a larger image file counts as broken and is not read
-MAX_OPEN_ARCHIVES = 64  # per process
+MAX_IMAGE_BYTES = 1 << 28  # maximum size in bytes of an image file; a larger file counts as broken and is not read
+MAX_OPEN_ARCHIVES = 64  # maximum number of open archives per process
 PLAIN_FILE, TAR_MEMBER, ZIP_STORED, ZIP_DEFLATED = range(4)  # values of ImageLocation.storage
 NON_FILE_KINDS = {
     stat.S_ISDIR: "a folder",
@@ -29,7 +29,8 @@ NON_FILE_KINDS = {
     stat.S_ISCHR: "a device",
     stat.S_ISBLK: "a device",
 }
-_ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the file name, length of the extra field
+# Header of a zip entry: signature, length of the file name, length of the extra field
+_ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def describe_non_file(path: Path) -> str | None:
@@ -49,12 +50,12 @@ class ImageLocation(NamedTuple):
     """Location of the bytes of one image, and its name for messages."""
 
     name: str
-    path: str  # the image file or the archive
+    path: str  # path of the image file, or of the archive that contains the image
     storage: int = PLAIN_FILE
-    offset: int = 0  # of the bytes (tar) or of the header before them (zip) in the archive
-    packed_size: int = 0  # bytes in the archive
-    size: int = 0  # bytes after unpacking
-    crc: int = 0  # CRC-32 of a zip entry
+    offset: int = 0  # position in a tar archive where the image begins, or in a zip archive where its header begins
+    packed_size: int = 0  # number of bytes of the image in the archive
+    size: int = 0  # number of bytes of the image after unpacking
+    crc: int = 0  # CRC-32 checksum of the image in a zip archive
 
 
 class ImageIndex:
@@ -97,20 +98,20 @@ class ImageIndex:
         return ImageLocation(name, name if storage == PLAIN_FILE else self._archives[archive], storage, *rest)
 
     def relative_name(self, row: int) -> str:
-        """Return the name of an image in its image folder (train/... or val/...), which is the same in an archive."""
+        """Return the name of an image in its image folder, train/... or val/..., which is the same in an archive."""
         if self._relative_names is not None:
             return self._relative_names[row]
         return self._names[row].removeprefix(f"{self.root}/")
 
     def digest(self) -> str:
-        """Return a hash of the file names and labels, in order. It does not depend on the folder or archive."""
+        """Return a hash of the file names and labels, in order, which does not depend on the folder or archive."""
         digest = hashlib.sha256(self.labels.astype("<i8").tobytes())
         for name in self._names:
             digest.update(name.rpartition("/")[2].encode("utf-8", "surrogateescape") + b"\0")
         return digest.hexdigest()[:16]
 
     def take(self, rows: np.ndarray) -> ImageIndex:
-        """Return the index of these rows, in this order. It lists only the archives of these images."""
+        """Return the index of these rows, in this order. The new index lists only the archives of these images."""
         subset = ImageIndex([], self.labels[rows], self.root)
         subset._names = [self._names[row] for row in rows.tolist()]
         if self._relative_names is not None:
@@ -129,7 +130,7 @@ class ImageReader:
         self._handles: OrderedDict[str, int] = OrderedDict()
 
     def read(self, location: ImageLocation) -> bytes:
-        """Return the bytes of an image. Raise BrokenImage if they cannot be read or do not match their checksum."""
+        """Return the bytes of an image. Raise BrokenImage if the bytes cannot be read or do not match the checksum."""
         try:
             if location.storage == PLAIN_FILE:
                 return read_file(Path(location.path))
@@ -158,7 +159,7 @@ class ImageReader:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file. Raise BrokenImage if it is not a regular file or is too large."""
+    """Return the bytes of a regular file. Raise BrokenImage for any other path, or if the file is too large."""
     kind = describe_non_file(path)  # check before opening, because opening a pipe blocks until someone writes to it
     if kind is not None:
         raise BrokenImage(f"it is {kind}, not a regular file")
@@ -240,7 +241,7 @@ def _list_zip(path: Path) -> Iterator[tuple[str, ImageLocation | None]]:
 
 
 def _list_tar(path: Path) -> Iterator[tuple[str, ImageLocation | None]]:
-    """Yield the entries of a tar file. A tar file inside it is listed as a folder, as ImageNet's archive needs it."""
+    """Yield the entries of a tar file. An inner tar file is listed as a folder, as ImageNet's archive needs it."""
     with path.open("rb") as file:
         for entry, entry_file in _iterate_tar(path, file, path.stat().st_size):
             if entry_file is None:

@@ -1,4 +1,4 @@
-"""Classes of validation images without class folders, from a label file that names each image and its class."""
+"""Read the classes of validation images without class folders from a label file, with one image per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from lcrbnn.data.image_files.image_index import BrokenImage, ImageLocation, Imag
 from lcrbnn.data.image_files.walk import LABEL_FILES, Entries, PathParts, is_image_name
 from lcrbnn.errors import InputError
 
-_SEPARATOR, _SEPARATOR_CHARACTERS = re.compile(r"[\s,]"), " \t,"  # between the file name and the class in a line
+# Characters between the file name and the class in a line
+_SEPARATOR, _SEPARATOR_CHARACTERS = re.compile(r"[\s,]"), " \t,"
 
 
 def read_labels(root: Path, entries: Entries, classes: list[str]) -> dict[str, str]:
@@ -39,7 +40,7 @@ def read_labels(root: Path, entries: Entries, classes: list[str]) -> dict[str, s
     for line in lines:
         parsed = _parse_line(line.strip(), image_keys, class_set)
         if parsed is None and _SEPARATOR.split(line.strip(), maxsplit=1)[0] in ("", "ImageId"):
-            continue  # an empty line, or the header of Kaggle's file
+            continue  # skip an empty line, or the header line of Kaggle's file
         if parsed is None or parsed[0] in labels:
             reason = (
                 f"an earlier line names {parsed[0]!r}"
@@ -72,7 +73,7 @@ def find_label(parts: PathParts, location: ImageLocation, labels: dict[str, str]
 
 
 def _list_keys(parts: PathParts) -> tuple[str, ...]:
-    """Return the names that a label file can use for an image: path in val or file name, with or without extension."""
+    """Return the names of an image in a label file, as path in val or file name, with or without extension."""
     path_in_val = "/".join(parts[1:])
     return path_in_val, splitext(path_in_val)[0], parts[-1], splitext(parts[-1])[0]
 
@@ -87,7 +88,7 @@ def _parse_line(line: str, image_keys: set[str], classes: set[str]) -> tuple[str
 
 
 def _find_name_ends(line: str, image_keys: set[str]) -> Iterator[int]:
-    """Yield possible ends of the image name: the first tab, then the longest known names, then the first separator."""
+    """Yield possible ends of the image name, first a tab, then the longest known names, then the first separator."""
     ends = [match.start() for match in _SEPARATOR.finditer(line)]
     yield from [line.index("\t")] if "\t" in line else []
     yield from (end for end in reversed(ends) if line[:end] in image_keys)

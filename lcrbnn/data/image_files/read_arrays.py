@@ -18,7 +18,8 @@ from lcrbnn.data.split import ImageArrays, Split
 from lcrbnn.errors import InputError
 
 MAX_ARRAY_BYTES = 8 << 30
-MAX_EXACT_OFFSET = 1 << 16  # pixels; beyond it, the float32 arithmetic of Pillow loses fractions of a pixel
+# Largest crop offset in pixels; at larger offsets, Pillow's float32 arithmetic loses fractions of a pixel
+MAX_EXACT_OFFSET = 1 << 16
 
 
 def read_image_arrays(
@@ -84,7 +85,8 @@ def resize_box(image: Any, region: tuple[float, float, float, float], image_size
 
     left, top, width, height = region
     if max(left, top) > MAX_EXACT_OFFSET:
-        support = math.ceil(max(width, height) / image_size) + 2  # at least the filter radius
+        # Number of extra pixels on each side; it is at least the radius of the resize filter
+        support = math.ceil(max(width, height) / image_size) + 2
         x, y = max(0, math.floor(left) - support), max(0, math.floor(top) - support)
         right, bottom = x + math.ceil(width) + 2 * support, y + math.ceil(height) + 2 * support
         image = image.crop((x, y, min(right, image.width), min(bottom, image.height)))

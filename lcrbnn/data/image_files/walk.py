@@ -1,4 +1,4 @@
-"""List the entries of train and val in an image folder: in folders, in zip and tar archives, or in both."""
+"""List the entries of train and val in an image folder, which can be in folders, zip archives and tar archives."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from lcrbnn.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "val")
-LABEL_FILES = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")  # if val has no class folders
-KAGGLE_FOLDERS = ("ILSVRC", "Data", "CLS-LOC")  # path to train and val in Kaggle's download of ImageNet
+# Names of label files, which are read if the folder val has no class folders
+LABEL_FILES = ("val_annotations.txt", "val_labels.txt", "LOC_val_solution.csv")
+# Path from the top folder to train and val in Kaggle's download of ImageNet
+KAGGLE_FOLDERS = ("ILSVRC", "Data", "CLS-LOC")
 
 PathParts = tuple[
     str, ...
-]  # not Path: there are millions of them, and creating Path objects would take most of the time
-Entries = dict[PathParts, ImageLocation]  # keys start with "train" or "val"
+]  # tuples instead of Path objects, because creating millions of Path objects would take most of the time
+# Dictionary from the parts of a path, which starts with "train" or "val", to the location of the image
+Entries = dict[PathParts, ImageLocation]
 
 
 def list_entries(root: Path) -> tuple[Entries, dict[PathParts, str]]:
@@ -67,7 +70,7 @@ def walk_folder(folder: str, parts: PathParts) -> Iterator[tuple[PathParts, str]
 
 
 def _is_dangling_image_link(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a link with the name of an image to a missing file: it counts as a broken image.
+    """Return whether an entry is a link, named like an image, to a missing file, which counts as a broken image.
 
     Raise InputError for other links to missing files. Pipes, sockets and devices are not images.
     """

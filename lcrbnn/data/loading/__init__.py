@@ -1,1 +1,1 @@
-"""Data loading: from image arrays or image files to augmented batches on a device."""
+"""Data loading turns image arrays or image files into augmented batches on a device."""

@@ -1,4 +1,4 @@
-"""AUGMENTATIONS and normalisation. Both work on whole batches of tensors, on the device of the images."""
+"""AUGMENTATIONS and normalisation, which both work on whole batches of tensors, on the device of the images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CROP_PADDING = 4  # width of the black border that is added on each side before 
 
 
 class AugmentationDraws(NamedTuple):
-    """Random draws per image: offsets of the crop (0 to 2 CROP_PADDING), whether it is mirrored, and random numbers.
+    """Random draws per image, which are crop offsets (0 to 2 CROP_PADDING), a mirror flag, and random numbers.
 
     `random_numbers` (n, num_random_numbers) are uniform in [0, 1). With zeros, an augmentation does not change the
     image.
@@ -84,15 +84,17 @@ def normalize(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 class Augmentation(NamedTuple):
-    """A function that augments images, and how many random numbers it needs per image.
+    """A function that augments images, and the number of random numbers that this function needs per image.
 
     It maps (n, c, h, w) to (num_views * n, c, h, w).
     """
 
     apply: Callable[[Tensor, AugmentationDraws], Tensor]
     num_random_numbers: int = 0
-    required_levels: int | None = None  # required number of levels per pixel value (256 for uint8); None = any number
-    num_views: int = 1  # number of augmented versions per image; the output has the first versions of all images first
+    # Required number of levels per pixel value (256 for uint8); None = any number of levels
+    required_levels: int | None = None
+    # Number of augmented versions per image; the output has the first versions of all images, then the second ones
+    num_views: int = 1
 
 
 def _after_crop_flip(operation: Callable[[Tensor, Tensor], Tensor], num_random_numbers: int) -> Augmentation:
@@ -103,7 +105,7 @@ def _after_crop_flip(operation: Callable[[Tensor, Tensor], Tensor], num_random_n
 
 
 def _make_augmix_views(images: Tensor, draws: AugmentationDraws) -> Tensor:
-    """Return three views of each image: its crop, and two AugMix mixtures of the crop."""
+    """Return three views of each image. The first view is its crop, the others are AugMix mixtures of the crop."""
     crops = crop_flip(images, draws)
     mixtures = augmix(crops.repeat(2, 1, 1, 1), torch.cat(draws.random_numbers.chunk(2, 1)))
     return torch.cat([crops.float(), mixtures])

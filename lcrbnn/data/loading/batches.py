@@ -1,4 +1,4 @@
-"""Batches of a split: their order and augmentation. `InMemoryBatches` holds all images in the memory of the device."""
+"""Choose the order and the augmentation of the batches of a split. `InMemoryBatches` holds all images on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lcrbnn.device import make_generator
 from lcrbnn.errors import InputError
 
 MAX_EVALUATION_BATCH_SIZE = 1000  # number of images in an evaluation batch
-# pixels per evaluation batch, so that batches of large images have fewer images
+# maximum number of pixels per evaluation batch, so that batches of large images have fewer images
 MAX_EVALUATION_BATCH_PIXELS = 16_000_000
 
 

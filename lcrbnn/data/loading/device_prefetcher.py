@@ -1,4 +1,4 @@
-"""Copy batches from the shared memory of the workers to a device. On a GPU, the previous step is computed meanwhile."""
+"""Copy batches from the workers' shared memory to a device. Meanwhile, a GPU computes the previous step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class DevicePrefetcher:
     def __init__(self, pool: WorkerPool, device: torch.device) -> None:
         """Store the pool and the device. The workers start with the first batch."""
         self.pool, self.device, self.waiting_time_s = pool, device, 0.0
-        self._copy_stream: Any = None  # CUDA stream for the copies
+        self._copy_stream: Any = None  # CUDA stream that copies batches to the device
         # address of the shared memory if it is page-locked for the GPU, else None
         self._pinned_address: int | None = None
-        self._step_events: deque[Any] = deque()  # one CUDA event per queued step, recorded after the step
+        self._step_events: deque[Any] = deque()  # one CUDA event per queued step; it is recorded after the step
         # Pairs of events, one before and one after a wait for a batch. The GPU has not reached them yet. Reading the
         # time between them now would stall the GPU.
         self._pending_waits: deque[tuple[Any, Any]] = deque()
@@ -53,7 +53,7 @@ class DevicePrefetcher:
         self.pool.close()
 
     def __enter__(self) -> DevicePrefetcher:
-        """Return the prefetcher. The with statement closes it at its end."""
+        """Return the prefetcher. The with statement closes the prefetcher at the end of its block."""
         return self
 
     def __exit__(
@@ -80,7 +80,7 @@ class DevicePrefetcher:
             self._wait_for_copies()
 
     def _limit_steps_ahead(self) -> Any:
-        """Wait until at most MAX_STEPS_AHEAD steps are queued on the GPU. Return the event after the last of them."""
+        """Wait until the GPU queue has at most MAX_STEPS_AHEAD steps. Return the event after the last queued step."""
         if self.device.type != "cuda":
             return None
         event = self._record_event()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-LEVELS = 256  # number of levels of a uint8 pixel
+LEVELS = 256  # number of levels of a pixel value in a uint8 image
 MAX_STRENGTH = 10.0
 # The value of each operation at the strength MAX_STRENGTH. A translation is a fraction of the image side. The value of
 # posterize is different: it is the number of bits that are kept at strength 0.
@@ -71,7 +71,7 @@ def make_equalize_tables(images: Tensor) -> Tensor:
 
 
 def make_posterize_tables(images: Tensor, strength: Tensor) -> Tensor:
-    """Return tables that keep only the highest bits of a value: 4 bits at the smallest strength, 1 near the largest."""
+    """Return tables that keep only the highest bits of a value, from 4 bits (smallest strength) to 1 bit (largest)."""
     v = torch.arange(LEVELS, device=images.device)
     num_dropped_bits = 8 - MAX_POSTERIZE_BITS + (strength * MAX_POSTERIZE_BITS / MAX_STRENGTH).long()
     unit = torch.ones_like(num_dropped_bits) << num_dropped_bits
@@ -137,7 +137,7 @@ def apply_operations(images: Tensor, operation_numbers: Tensor, strength: Tensor
 
 AUGMIX_CHAINS, MAX_CHAIN_OPERATIONS = 3, 3
 AUGMIX_MIN_STRENGTH, AUGMIX_MAX_STRENGTH = 0.1, 3.0
-NUMBERS_PER_OPERATION = 3  # random numbers per operation: which operation, its strength, its sign
+NUMBERS_PER_OPERATION = 3  # number of random numbers per operation: its kind, its strength, its sign
 NUM_AUGMIX_NUMBERS = 1 + AUGMIX_CHAINS * (2 + NUMBERS_PER_OPERATION * MAX_CHAIN_OPERATIONS)
 NUM_RANDAUGMENT_NUMBERS = 2 * NUMBERS_PER_OPERATION
 NUM_CUTOUT_NUMBERS = 3

@@ -1,4 +1,4 @@
-"""Batches of a split that is read from image files during training. They equal those of InMemoryBatches."""
+"""Load batches of a split from image files during training. These batches equal those of InMemoryBatches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lcrbnn.device import derive_seed
 
 
 class RawBatch(NamedTuple):
-    """A batch before the augmentation on the device: uint8 images, labels, row numbers and random draws."""
+    """A batch before augmentation on the device: images (uint8), labels, row numbers and random draws."""
 
     images: Tensor
     labels: Tensor

@@ -1,4 +1,4 @@
-"""A data-loading worker process. It decodes and crops images and writes them into shared memory."""
+"""Data-loading worker process, which decodes and crops images and writes them into shared memory."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def _resize(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 PARENT_POLL_INTERVAL_S = 1.0
-PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent ends
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl: choose the signal that a process gets when its parent ends
 
 
 class WorkChunk(NamedTuple):
-    """Images that a worker reads. It writes them into the shared memory from row `first_row` on.
+    """Images that a worker reads and writes into the shared memory from row `first_row` on.
 
     If `crop_key` is set, the images are random crops that depend on `positions` in the epoch. Otherwise they are centre
     crops.
@@ -111,7 +111,7 @@ class WorkChunk(NamedTuple):
 
 
 class WorkReply(NamedTuple):
-    """The result of a chunk: the reason for each broken image, by its position, or the failure of the worker."""
+    """The result of a chunk, which has the reason for each broken image by its position, or the worker's failure."""
 
     chunk_id: int
     broken_images: dict[int, str]
@@ -159,7 +159,7 @@ def run_worker(pipe_fd: int, memory_fd: int, image_size: int, resize_ratio: floa
             try:
                 chunk = connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # skip the clean-up of Python, because the system frees memory and files
+                os._exit(0)  # skip the clean-up of Python, because the operating system frees memory and files
             try:
                 reply = WorkReply(chunk.chunk_id, read_chunk(chunk, shared_images, resize_ratio, reader))
             except Exception as error:
@@ -180,7 +180,7 @@ def _die_with_parent() -> None:
 
 
 def _exit_without_parent(parent_pid: int) -> None:
-    """Exit when the parent is gone: for systems without prctl, or if the parent ended before the call of prctl.
+    """Exit when the parent is gone. Systems without prctl need this, or a parent that ended before prctl was called.
 
     A suspended process cannot run this function, so `_die_with_parent` is needed too.
     """

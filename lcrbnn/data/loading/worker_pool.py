@@ -29,11 +29,12 @@ from lcrbnn.data.loading.worker import WorkChunk, WorkReply, read_chunk
 from lcrbnn.errors import InputError, RunFailed
 
 WORKER_TIMEOUT_S = 60.0
-STARTUP_TIMEOUT_S = 60.0  # minimum timeout of a new worker in seconds, because it loads its libraries first
-NUM_BATCH_SLOTS = 4  # number of batches in shared memory: two being read, one in use, one being copied to a device
+STARTUP_TIMEOUT_S = 60.0  # minimum timeout in seconds of a new worker, which first has to load its libraries
+NUM_BATCH_SLOTS = 4  # number of batches in shared memory: two are read, one is in use, one is copied to a device
 MAX_CHUNK_IMAGES = 32
-MAX_CHUNKS_PER_WORKER = 4  # number of chunks sent to a worker at the same time; small enough for the buffer of a pipe
-SHUTDOWN_TIMEOUT_S = 2.0  # seconds that a worker has to exit before it is killed
+# Maximum number of chunks sent to a worker at the same time; they must fit into the buffer of a pipe
+MAX_CHUNKS_PER_WORKER = 4
+SHUTDOWN_TIMEOUT_S = 2.0  # number of seconds that a worker has to exit before it is killed
 
 # Program of a worker. A worker gets the import path of its parent, and its arguments as JSON.
 _WORKER_PROGRAM = (
@@ -43,7 +44,7 @@ _WORKER_PROGRAM = (
 
 
 class BatchRequest(NamedTuple):
-    """The images of one batch: random crops that depend on `positions` if `crop_key` is set, else centre crops."""
+    """The images of a batch, cropped randomly by `positions` if `crop_key` is set, and at the centre otherwise."""
 
     image_index: ImageIndex
     crop_key: int | None = None
@@ -59,8 +60,9 @@ class BatchJob:
     def __init__(self, slot: int, request: BatchRequest, images: np.ndarray) -> None:
         """Create a job without chunks for the batch in this slot of the shared memory."""
         self.slot, self.request, self.images = slot, request, images
-        self.unfinished_chunks: set[int] = set()  # ids of the chunks that are not read yet
-        self.broken_images: dict[int, str] = {}  # reason for each broken image, by its position in the batch
+        self.unfinished_chunks: set[int] = set()  # numbers of the chunks that are not read yet
+        # Dictionary from the position of a broken image in the batch to the reason
+        self.broken_images: dict[int, str] = {}
         self.is_dropped = False
 
 
@@ -96,7 +98,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         self._free_slots: list[int] = []
         self._unassigned_chunks: deque[WorkChunk] = deque()
-        # by chunk_id: the job and the position of the chunk in its batch
+        # dictionary from a chunk_id to the job and the position of the chunk in its batch
         self._chunk_owners: dict[int, tuple[BatchJob, int]] = {}
         self._next_chunk_id = 0
         self._pending_jobs: deque[BatchJob] = deque()
@@ -114,7 +116,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
+        """Return the process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
     def release(self, job: BatchJob) -> None:
@@ -141,7 +143,7 @@ class WorkerPool:
         self._reader.close()
 
     def __enter__(self) -> WorkerPool:
-        """Return the pool. The with statement closes it at its end."""
+        """Return the pool. The with statement closes the pool at the end of its block."""
         return self
 
     def __exit__(
@@ -268,7 +270,7 @@ class WorkerPool:
         self._pending_jobs.clear()
 
     def _describe_dead_worker(self, worker: _Worker) -> RunFailed:
-        """Return the error for a worker that has ended. It states the exit code or the signal."""
+        """Return the error for a worker that has ended, with its exit code or its signal."""
         try:
             code = worker.process.wait(SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:

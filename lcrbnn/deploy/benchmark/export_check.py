@@ -1,4 +1,4 @@
-"""Export a finished run and compare the engine with PyTorch on the same images: predictions and speed."""
+"""Export a finished run, and compare predictions and speed of the engine with those of PyTorch on the same images."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.load import load_network
 
 MAX_IMAGES = 1000
-TIMED_CALLS = 50  # with one image each
+TIMED_CALLS = 50  # number of timed calls, with one image per call
 
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """Comparison of a file with PyTorch: equal predictions, largest logit difference, milliseconds per image of both.
+    """Comparison of a file with PyTorch, with equal predictions, largest logit difference and milliseconds per image.
 
     The times are the minimum over many calls on one core, so that other load on the machine has little influence.
     """
@@ -48,7 +48,7 @@ class ExportCheck:
 
 
 def export_and_check(run: Path, path: Path) -> ExportCheck:
-    """Export a finished run and compare engine and PyTorch on its test images; labels are not used."""
+    """Export a finished run, and compare the engine with PyTorch on its test images. Labels are not used."""
     spec, net, _ = load_network(RunFolder(run))
     dataset = find_dataset(spec)
     write_model(path, export_model(net, dataset, f"{spec.model} {spec.method} {spec.dataset}"))

@@ -1,4 +1,4 @@
-"""ONNX Runtime with float32 and with 8-bit models."""
+"""Run float32 models and 8-bit models with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lcrbnn.deploy.benchmark.runtimes import RunBatch
 from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.export.onnx_writer import name_onnx_outputs, to_onnx
 
-CALIBRATION_BATCHES = 8  # noise: the speed does not depend on the calibration data
+CALIBRATION_BATCHES = 8  # number of noise batches for calibration; the speed does not depend on the calibration data
 
 
 def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatch:
@@ -38,7 +38,7 @@ def to_channels_first(images: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Disable warnings inside the context: the quantiser recommends a preprocessing that this model does not need."""
+    """Disable warnings inside the context. The quantizer recommends a preprocessing that the model does not need."""
     disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""OpenVINO with float32 and 8-bit ONNX models, and with its own binary convolution."""
+"""Run float32 and 8-bit ONNX models with OpenVINO, and binary models with OpenVINO's own binary convolution."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class CompiledModel:
     """An OpenVINO model compiled for one batch size and number of threads."""
 
     def __init__(self, model: BnnModel, threads: int, batch: int, kind: str, *, profile: bool = False) -> None:
-        """Build the graph, or read it from ONNX, and compile it; `profile` times its nodes."""
+        """Build the graph, or read it from ONNX, and compile it. If `profile` is set, the nodes are timed."""
         import openvino as ov
 
         core = ov.Core()
-        self._weight_arrays: list[Any] = []  # OpenVINO does not copy the weight bits
+        # Arrays that must stay alive, because OpenVINO does not copy the weight bits
+        self._weight_arrays: list[Any] = []
         if kind == "binary":
             from lcrbnn.deploy.benchmark.openvino_binary import build_openvino_model
 
@@ -34,7 +35,7 @@ class CompiledModel:
             graph.reshape([batch, c, h, w])
         settings: dict[str, Any] = {"PERF_COUNT": profile, "INFERENCE_NUM_THREADS": threads}
         settings |= {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
-        settings["INFERENCE_PRECISION_HINT"] = "f32"  # the default is bfloat16 on some CPUs
+        settings["INFERENCE_PRECISION_HINT"] = "f32"  # without this setting, OpenVINO computes in bfloat16 on some CPUs
         self._compiled = core.compile_model(graph, "CPU", settings)
         self._request = self._compiled.create_infer_request()
 
@@ -43,7 +44,7 @@ class CompiledModel:
         return self._request.infer([to_channels_first(images)])[0]
 
     def node_milliseconds(self) -> dict[str, float]:
-        """Return OpenVINO's own measurement of the last call: milliseconds per node type."""
+        """Return the milliseconds of each node type in the last call, as measured by OpenVINO."""
         milliseconds: dict[str, float] = {}
         for node in self._request.profiling_info:
             node_time = 1000 * node.real_time.total_seconds()
@@ -67,12 +68,13 @@ def _find_padded_shortcuts(model: BnnModel) -> list[str]:
     indices = set()
     for index, node in enumerate(model.nodes):
         if node.op == "channels":
-            source = node.inputs[0] - 1  # value 0 is the images
+            # Index of the node that computes the input; −1 if the input is the images (value 0)
+            source = node.inputs[0] - 1
             resizes = source >= 0 and model.nodes[source].op in ("subsample", "avgpool")
             indices |= {index, source} if resizes else {index}
     return [f"{index} {model.nodes[index].name}" for index in sorted(indices)]
 
 
 def make_runner(model: BnnModel, threads: int, batch: int, kind: str) -> RunBatch:
-    """Get ready to run batches of this size."""
+    """Return a function that runs batches of this size."""
     return CompiledModel(model, threads, batch, kind)

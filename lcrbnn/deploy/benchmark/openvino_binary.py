@@ -1,4 +1,4 @@
-"""Build OpenVINO graphs with its BinaryConvolution operator, which no ONNX model uses."""
+"""Build OpenVINO graphs with OpenVINO's operator BinaryConvolution, which no ONNX model uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lcrbnn.deploy.engine.graph import BnnModel, Node
 from lcrbnn.deploy.engine.operators import infer_shapes
 from lcrbnn.errors import InputError
 
-WeightArrays = list[Any]  # OpenVINO reads them without a copy, so they must stay alive
+WeightArrays = list[Any]  # arrays of weight bits; OpenVINO reads them without a copy, so they must stay alive
 
 
 def build_openvino_model(model: BnnModel, ov: Any, weight_arrays: WeightArrays, batch: int) -> Any:
-    """Return the OpenVINO model: input (batch, c, h, w), output (batch, classes); all shapes are fixed."""
+    """Return the OpenVINO model from (batch, c, h, w) to (batch, classes). All shapes are fixed."""
     import openvino.opset1 as opset
 
     h, w, c = model.shape
@@ -61,7 +61,7 @@ def _build_bconv(opset: Any, ov: Any, node: Node, inputs: list[Any], channels: i
         )
     threshold = _per_channel(
         np.nextafter(attributes["threshold"], np.float32(-np.inf))
-    )  # OpenVINO compares x > t, the format x >= t
+    )  # the largest float32 below the threshold, because OpenVINO compares x > t and the format compares x >= t
     bits = opset.fake_quantize(inputs[0], threshold, threshold, np.float32(0), np.float32(1), 2)
     signs = unpack_signs(attributes["weight"].packed, attributes["weight"].n).reshape(
         -1, *attributes["kernel"], channels

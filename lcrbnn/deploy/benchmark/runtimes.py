@@ -1,4 +1,4 @@
-"""RUNTIMES: other inference runtimes that can run a .bnn model, and a timer that alternates between them."""
+"""RUNTIMES contains other runtimes that can run a .bnn model. A timer calls the runtimes in alternation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RunBatch = Callable[[np.ndarray], np.ndarray]  # float32 images (n, h, w, c) -> 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A row of RUNTIMES: required packages, module of `make_runner`, its argument `kind`, and the network it runs."""
+    """A row of RUNTIMES: required packages, module of `make_runner`, its argument `kind`, and the network as text."""
 
     packages: tuple[str, ...]
     module: str
@@ -44,11 +44,11 @@ RUNTIMES: dict[str, Runtime] = {
 }
 
 
-WARMUP_CALLS = 3  # per function, before the timed calls
+WARMUP_CALLS = 3  # number of calls per function before the timed calls
 
 
 class Timing(NamedTuple):
-    """Milliseconds per call: median, minimum, and number of timed calls."""
+    """Median and minimum time per call in milliseconds, and number of timed calls."""
 
     median: float
     best: float
@@ -58,7 +58,7 @@ class Timing(NamedTuple):
 def time_alternately(
     calls: Mapping[str, Callable[[], Any]], rounds: int, time_limit_s: float | None = None
 ) -> dict[str, Timing]:
-    """Time the functions in alternation for `rounds` rounds; at the time limit, stop after at least 10 rounds."""
+    """Time the functions in alternation for `rounds` rounds. At the time limit, stop after at least 10 rounds."""
     for call in calls.values():
         for _ in range(WARMUP_CALLS):
             call()

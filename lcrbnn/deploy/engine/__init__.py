@@ -1,1 +1,1 @@
-"""The .bnn file format, a reference implementation in NumPy, and the compiled engine. No module here imports torch."""
+"""The .bnn file format, a NumPy reference implementation, and the compiled engine. No module here imports torch."""

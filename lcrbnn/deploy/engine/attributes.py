@@ -1,4 +1,4 @@
-"""Kinds of attributes that a node can have (tensors, integers, numbers), and checks of single values."""
+"""Kinds of attributes of a node (tensors, integers, numbers), and checks of single values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import numpy as np
 from lcrbnn.deploy.engine.graph import PackedSigns
 from lcrbnn.errors import InputError
 
-MAX_DIMENSION = 2**20  # for values, tensors and integer attributes
+MAX_DIMENSION = 2**20  # largest dimension of a value or tensor, and largest integer attribute unless stated otherwise
 
 _DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32)}
 
 
 @dataclass(frozen=True)
 class TensorAttribute:
-    """An attribute that holds a tensor: allowed types, names of its dimensions, and a keyword allowed instead.
+    """An attribute that holds a tensor, with allowed types, names of dimensions, and a keyword allowed instead.
 
     `operators` lists the sizes that each name of a dimension stands for; a name without sizes allows every size.
     """
@@ -30,8 +30,9 @@ class TensorAttribute:
     types: tuple[str, ...]
     dimensions: tuple[str, ...]
     keyword: str | None = None
-    rejects_nan: bool = False  # values are compared with this tensor, so it must not contain NaN
-    index_axis: int | None = None  # the tensor contains indices along this axis of the input, or −1
+    rejects_nan: bool = False  # True if the tensor must not contain NaN, because values are compared with it
+    # Input axis whose indices (or −1) the tensor contains; None if the tensor contains no indices
+    index_axis: int | None = None
 
     def check(self, value: object, key: str) -> None:
         """Raise InputError unless the value is the keyword, or a tensor of an allowed type and number of dimensions."""
@@ -74,7 +75,7 @@ class TensorAttribute:
 
 @dataclass(frozen=True)
 class IntegerAttribute:
-    """An attribute that holds an integer, or a list of `count` integers; a range of counts allows several lengths."""
+    """An attribute that holds an integer, or a list of `count` integers. A range of counts allows several lengths."""
 
     low: int
     high: int = MAX_DIMENSION
@@ -114,7 +115,7 @@ Attribute = TensorAttribute | IntegerAttribute | NumberAttribute
 
 
 def tensor_type(value: object) -> tuple[str, tuple[int, ...]] | None:
-    """Return type (f32, f16, i32 or bits) and shape of a tensor as stored in the file; None for anything else."""
+    """Return type (f32, f16, i32 or bits) and shape of a tensor in the file, and None for any other value."""
     if isinstance(value, PackedSigns):
         packed, n = value
         is_valid = isinstance(packed, np.ndarray) and packed.dtype == np.uint8 and is_integer(n, 1, 2**63)
@@ -132,7 +133,7 @@ def has_padding_bits(bits: PackedSigns) -> bool:
 
 
 def is_integer(value: object, low: int, high: int = MAX_DIMENSION) -> bool:
-    """Return whether a value is an integer within bounds; true and 1.0 are not integers."""
+    """Return whether a value is an integer within bounds. True and 1.0 are not integers."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -140,7 +141,8 @@ def check_float32(value: object, description: str, *, positive: bool) -> None:
     """Raise InputError unless the value is a number that float32 can represent."""
     number = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError, struct.error):  # the value overflows float32 or double
+        # OverflowError means that the value is too large for float32 or double
+        with contextlib.suppress(OverflowError, struct.error):
             (number,) = struct.unpack("f", struct.pack("f", value))
     if not math.isfinite(number) or (positive and number <= 0):
         kind = "positive number" if positive else "number"
@@ -148,7 +150,7 @@ def check_float32(value: object, description: str, *, positive: bool) -> None:
 
 
 def check_text(value: object, description: str) -> None:
-    """Raise InputError unless the value is a text that UTF-8 can encode, without NUL, which ends a C string."""
+    """Raise InputError unless the value is a text that UTF-8 can encode. NUL, which ends a C string, is not allowed."""
     try:
         is_valid = isinstance(value, str) and value.encode() is not None and "\0" not in value
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Pack signs into bits: a set bit is +1, the lowest bit of a byte is the first, each row is padded to whole bytes."""
+"""Pack signs into bits. A set bit is +1, the lowest bit of a byte is the first sign, and rows are whole bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lcrbnn.errors import InputError
 
 
 def pack_signs(signs: np.ndarray) -> np.ndarray:
-    """Pack rows of ±1 or of bools into bytes, uint8 [rows, ceil(n / 8)]; numbers not below 0 count as +1."""
+    """Pack rows of numbers or bools into bytes, uint8 [rows, ceil(n / 8)]. Numbers not below 0 count as +1."""
     if signs.ndim != 2:
         raise InputError(f"signs to pack must have two dimensions, rows and columns; got the shape {signs.shape}")
     positive = signs if signs.dtype == np.bool_ else ~(signs < 0)

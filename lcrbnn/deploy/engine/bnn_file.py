@@ -1,4 +1,4 @@
-"""Read and write .bnn files, the file format of docs/format.md."""
+"""Read and write .bnn files, whose format is described in docs/format.md."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ from lcrbnn.deploy.engine.operators import MAX_ENTRIES, OPERATORS, find_version_
 from lcrbnn.errors import InputError
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-VERSIONS = (1, 2)  # the writer uses version 1 for every model that version 1 can store
+# Supported versions of the file format; the writer uses version 1 for every model that version 1 can store
+VERSIONS = (1, 2)
 MAX_FILE_BYTES = 2**31
 MAX_GRAPH_BYTES = 2**24
 
-_HEADER = struct.Struct("<8sIIQQQQQQ")  # magic, version, flags, size, offset and bytes of graph and of tensors, zero
+# Fields of the file header: magic, version, flags, file size, offset and size of graph and of tensors, zero
+_HEADER = struct.Struct("<8sIIQQQQQQ")
 _ALIGNMENT_BYTES = 64
 _CHECKSUM_BYTES = 32
 _NUMPY_TYPES: dict[str, np.dtype[Any]] = {
@@ -51,7 +53,7 @@ _VERSION_2_TYPES = ("i32",)
 
 
 def write_model(path: Path | str, model: BnnModel) -> None:
-    """Write a model file atomically; create its folder if it does not exist.
+    """Write a model file atomically. Create the folder of the file if it does not exist.
 
     Raise InputError if the model or the path is invalid, and OSError if writing fails.
     """
@@ -70,14 +72,14 @@ def write_model(path: Path | str, model: BnnModel) -> None:
 
 
 def check_file_path(path: object) -> Path:
-    """Return the path as a Path; raise InputError if it is not a valid path."""
+    """Return the path as a Path. Raise InputError if the path is invalid."""
     if not isinstance(path, str | os.PathLike) or "\0" in os.fsdecode(path):
         raise InputError(f"the path of a file must be a text or a pathlib.Path; got {reprlib.repr(path)}")
     return Path(os.fsdecode(path))
 
 
 def make_parent_folder(path: Path) -> None:
-    """Create the folder of an output file; raise InputError if the file cannot be written there."""
+    """Create the folder of an output file. Raise InputError if the file cannot be written there."""
     try:
         is_occupied = path.exists() and not path.is_file()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ def make_parent_folder(path: Path) -> None:
 
 
 def read_model(path: Path | str) -> BnnModel:
-    """Return the checked model of a file; its arrays are read-only. Raise InputError with file name and reason."""
+    """Return the checked model of a file, with read-only arrays. Raise InputError with file name and reason."""
     path = check_file_path(path)
     try:
         if not path.is_file():
@@ -102,7 +104,7 @@ def read_model(path: Path | str) -> BnnModel:
 
 
 def to_bytes(model: BnnModel) -> bytes:
-    """Return the file content of a model; it is deterministic. Raise InputError if the model is invalid."""
+    """Return the file content of a model, which is deterministic. Raise InputError if the model is invalid."""
     version = 1 if find_version_2_feature(model, infer_shapes(model)) is None else 2
     tensor_entries: list[dict[str, Any]] = []
     tensor_blocks: list[bytes] = []
@@ -127,7 +129,7 @@ def to_bytes(model: BnnModel) -> bytes:
     graph_json, tensors_start = b"", 0
     while tensors_start != _align_up(
         _HEADER.size + len(graph_json)
-    ):  # the JSON contains the offsets, and they depend on its length
+    ):  # loop until nothing changes, because the JSON contains offsets that depend on the length of the JSON
         tensors_start = _align_up(_HEADER.size + len(graph_json))
         offset = tensors_start
         for entry in tensor_entries:
@@ -148,7 +150,7 @@ def to_bytes(model: BnnModel) -> bytes:
 
 
 def from_bytes(data: bytes, source: str) -> BnnModel:
-    """Return the checked model of a file's content; its arrays are read-only views of `data`."""
+    """Return the checked model of a file's content. The arrays are read-only views of `data`."""
     try:
         version, graph_json, start, end = _split_sections(data)
         model = _build_model(parse_graph(graph_json), data, version, start, end)
@@ -164,7 +166,7 @@ def from_bytes(data: bytes, source: str) -> BnnModel:
 
 
 def _make_node_entry(node: Node, tensor_entries: list[dict[str, Any]], tensor_blocks: list[bytes]) -> dict[str, Any]:
-    """Return the JSON entry of a node, with its keys in the order of OPERATORS; append its tensors to both lists."""
+    """Return the JSON entry of a node, with keys in the order of OPERATORS. Append its tensors to both lists."""
     entry: dict[str, Any] = {"op": node.op, "name": node.name, "in": list(node.inputs)}
     for key, attribute in OPERATORS[node.op].attributes.items():
         value: Any = node.attributes.get(key)
@@ -200,7 +202,7 @@ def _pad_to_alignment(block: bytes) -> bytes:
 
 
 def _split_sections(data: bytes) -> tuple[int, bytes, int, int]:
-    """Check header and checksum; return the version, the JSON of the graph, and start and end of the tensors."""
+    """Check header and checksum. Return the version, the JSON of the graph, and start and end of the tensors."""
     min_bytes = _HEADER.size + _CHECKSUM_BYTES
     if not min_bytes <= len(data) <= MAX_FILE_BYTES:
         raise InputError(f"a file must have {min_bytes} to {MAX_FILE_BYTES} bytes; got {len(data)}")
@@ -242,7 +244,7 @@ def _check_zeros(data: bytes, start: int, end: int) -> None:
 
 
 def _build_model(graph: Any, data: bytes, version: int, start: int, end: int) -> BnnModel:
-    """Return the model of a parsed graph; infer_shapes does the checks that do not depend on the file format."""
+    """Return the model of a parsed graph. infer_shapes does the checks that do not depend on the file format."""
     check_object(graph, "graph", "the graph")
     if version == 1 and "outputs" in graph:
         raise InputError("a list of outputs needs version 2 of the format, but the file has version 1")
@@ -264,7 +266,7 @@ def _build_model(graph: Any, data: bytes, version: int, start: int, end: int) ->
 
 
 def _build_outputs(entries: Any) -> tuple[ModelOutput, ...]:
-    """Return the outputs of a graph that lists them; infer_shapes checks their names and values."""
+    """Return the outputs of a graph that lists outputs. infer_shapes checks their names and values."""
     if not check_list(entries, "outputs"):
         raise InputError("outputs must have at least one entry")
     for index, entry in enumerate(entries):
@@ -273,7 +275,7 @@ def _build_outputs(entries: Any) -> tuple[ModelOutput, ...]:
 
 
 def _build_node(entry: Any, index: int, tensors: list[np.ndarray | PackedSigns]) -> Node:
-    """Return the node of an entry; replace the index of each tensor by the tensor."""
+    """Return the node of an entry. The index of each tensor is replaced by the tensor."""
     location = f"node {index}"
     if not isinstance(entry, dict) or not {"op", "name", "in"} <= entry.keys():
         raise InputError(f"{location} must be an object with the keys op, name, in; got {reprlib.repr(entry)}")
@@ -295,7 +297,7 @@ def _build_node(entry: Any, index: int, tensors: list[np.ndarray | PackedSigns])
 def _read_tensors(
     entries: list[Any], data: bytes, version: int, start: int, end: int
 ) -> list[np.ndarray | PackedSigns]:
-    """Return the tensors; check that they are inside their section, aligned and disjoint, with zeros between them."""
+    """Return the tensors. All tensors must be inside their section, aligned and disjoint, with zeros between them."""
     tensors, ranges = [], []
     for index, entry in enumerate(entries):
         location = f"tensor {index}"

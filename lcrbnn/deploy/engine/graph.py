@@ -1,4 +1,4 @@
-"""Data classes of an exported network: nodes that compute values from earlier values (docs/format.md).
+"""Data classes of an exported network, whose nodes compute values from earlier values (docs/format.md).
 
 `operators` checks a model (attributes and output shapes), `bnn_file` reads and writes it, and `reference` computes
 slowly what an engine must compute.
@@ -16,7 +16,7 @@ from lcrbnn import __version__
 
 
 class ModelOutput(NamedTuple):
-    """An output of a model: its name, and the index of its value (node i computes value i + 1)."""
+    """An output of a model, with its name and the index of its value (node i computes value i + 1)."""
 
     name: str
     value: int
@@ -31,7 +31,7 @@ class PackedSigns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of the graph: it computes the next value from earlier values.
+    """A node of the graph, which computes the next value from earlier values.
 
     Its attributes depend on the operator: integers, lists of integers, numbers, a keyword, or tensors (arrays of
     float32, float16 or int32, PackedSigns).
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class BnnModel:
-    """A network and its preprocessing: a pixel becomes (pixel / top − mean) / std. `shape` is (h, w, c) of an image.
+    """A network and its preprocessing, (pixel / top − mean) / std. `shape` is (h, w, c) of an image.
 
     A picture is resized until its shorter side is `margin` times that of the input. Then its centre is cropped.
     Without `outputs`, the last value is the only output. `classes` are the names for the channels of the first output;

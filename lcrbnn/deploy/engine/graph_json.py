@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from lcrbnn.deploy.engine.operators import MAX_ENTRIES
 from lcrbnn.errors import InputError
 
-NUMBER_LENGTH_LIMIT = 64  # numbers in the graph must have fewer characters
+NUMBER_LENGTH_LIMIT = 64  # a number in the JSON graph must have fewer characters than this limit
 _REQUIRED_KEYS = {
     "graph": ("writer", "name", "input", "classes", "tensors", "nodes"),
     "input": ("shape", "top", "mean", "std"),
@@ -21,7 +21,7 @@ _OPTIONAL_KEYS = {"input": ("margin",), "graph": ("outputs",)}
 
 
 def parse_graph(graph_json: bytes) -> Any:
-    """Return the parsed JSON; reject duplicate keys, NaN and anything that is not UTF-8.
+    """Return the parsed JSON. Raise InputError for duplicate keys, NaN and anything that is not UTF-8.
 
     Deep nesting fails here with RecursionError, or later in the checks of the keys.
     """
@@ -42,7 +42,7 @@ def parse_graph(graph_json: bytes) -> Any:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict; raise InputError if a key occurs twice."""
+    """Return a JSON object as a dict. Raise InputError if a key occurs twice."""
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise InputError("the graph has an object with the same key twice")
@@ -50,7 +50,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_number_length(word: str) -> str:
-    """Return a number's text; raise InputError if it is too long."""
+    """Return the text of a number. Raise InputError if the text is too long."""
     if len(word) >= NUMBER_LENGTH_LIMIT:
         raise InputError(
             f"a number of the graph must have fewer than {NUMBER_LENGTH_LIMIT} characters; got {reprlib.repr(word)}"
@@ -73,14 +73,14 @@ def check_object(value: Any, kind: str, description: str) -> Mapping[str, Any]:
 
 
 def check_list(value: Any, description: str) -> list[Any]:
-    """Return a list of at most MAX_ENTRIES entries."""
+    """Return the value if it is a list of at most MAX_ENTRIES entries. Otherwise raise InputError."""
     if not isinstance(value, list) or len(value) > MAX_ENTRIES:
         raise InputError(f"{description} must be a list of at most {MAX_ENTRIES}; got {reprlib.repr(value)}")
     return value
 
 
 def check_integer(value: Any, description: str, low: int, high: int) -> int:
-    """Return an integer within bounds; 1.0 and true are not integers."""
+    """Return an integer within bounds. Raise InputError for any other value, including 1.0 and true."""
     if type(value) is not int or not low <= value <= high:
         bounds = f"from {low} to {high}" if low <= high else "that names a tensor (the file has none)"
         raise InputError(f"{description} must be a whole number {bounds}; got {reprlib.repr(value)}")
@@ -93,7 +93,7 @@ def list_to_tuple(value: Any) -> Any:
 
 
 def integer_to_float(value: Any) -> Any:
-    """Return an integer as a float; leave one that is too large for float32 to the later check."""
+    """Return an integer as a float. An integer too large for float32 stays unchanged, and a later check rejects it."""
     return float(value) if type(value) is int and abs(value) < 2**128 else value
 
 

@@ -1,4 +1,4 @@
-"""OPERATORS: one row per operator, with its attributes and output shape; infer_shapes checks a whole model."""
+"""OPERATORS has one row per operator, with its attributes and output shape. infer_shapes checks a whole model."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from lcrbnn.deploy.engine.output_shapes import (
 from lcrbnn.errors import InputError, check_known_names, lookup
 
 MAX_MARGIN = 16  # maximum ratio of the resized picture's shorter side to the centre crop
-MAX_ENTRIES = 65_536  # for nodes, and for tensors
+MAX_ENTRIES = 65_536  # maximum number of nodes in a model, and also of tensors
 MAX_OUTPUTS = 64
-MAX_FACTORS = 8  # digits of the index of a strided
+MAX_FACTORS = 8  # maximum number of digits in the output index of the operator strided
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A row of OPERATORS: output shape (from attributes and input shapes), attributes, names of the optional ones.
+    """A row of OPERATORS: a function for the output shape, the attributes, and the names of optional attributes.
 
     `version` is the first version of the file format that has the operator.
     """
@@ -63,7 +63,7 @@ class Operator:
 
 
 def infer_shapes(model: BnnModel) -> list[Shape]:
-    """Return the shape of every value, the input first; raise InputError if the model is invalid."""
+    """Return the shape of every value, with the input as the first. Raise InputError if the model is invalid."""
     if not isinstance(model, BnnModel):
         raise InputError(
             f"a model must be a BnnModel, as export_model and read_model return; got {type(model).__name__}"
@@ -83,12 +83,12 @@ def infer_shapes(model: BnnModel) -> list[Shape]:
 
 
 def list_outputs(model: BnnModel) -> tuple[ModelOutput, ...]:
-    """Return the outputs of a model; a model without explicit outputs has its last value as the only one."""
+    """Return the outputs of a model. If the model lists no outputs, its last value is the only output."""
     return tuple(model.outputs) or (ModelOutput("output", len(model.nodes)),)
 
 
 def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput:
-    """Return the only output of a model; raise InputError if it has several, or a feature map instead of a vector."""
+    """Return the only output of a model. Raise InputError for several outputs, or for a feature map as output."""
     outputs = list_outputs(model)
     if len(outputs) > 1:
         names = ", ".join(format_value(output.name) for output in outputs)
@@ -99,7 +99,7 @@ def check_vector_output(model: BnnModel, shapes: Sequence[Shape]) -> ModelOutput
 
 
 def find_version_2_feature(model: BnnModel, shapes: Sequence[Shape]) -> str | None:
-    """Return the first part of a model that version 1 of the file format cannot store; None if there is none."""
+    """Return the first part of a model that version 1 of the file format cannot store, or None."""
     for index, node in enumerate(model.nodes):
         location = f"node {index} ({format_value(node.op)}, {format_value(node.name)})"
         if OPERATORS[node.op].version > 1:
@@ -163,7 +163,7 @@ def _check_header(model: BnnModel) -> None:
 
 
 def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[object, ...]]) -> Shape:
-    """Check a node and return the shape of its value; `checked_tensors` were already checked for earlier nodes."""
+    """Check a node and return the shape of its value. `checked_tensors` were checked for earlier nodes."""
     check_text(node.name, "the name")
     operator = lookup(OPERATORS, shorten_name(node.op), "op", "docs/format.md")
     check_known_names(map(shorten_name, node.attributes), operator.attributes, "key of this op", "docs/format.md")
@@ -186,7 +186,8 @@ def _check_node(node: Node, shapes: Sequence[Shape], checked_tensors: set[tuple[
         if isinstance(attribute, TensorAttribute) and tensor is not None and not isinstance(tensor, str):
             attribute.check_sizes(tensor, key, sizes)
             check = (id(tensor), attribute, input_shape if attribute.index_axis is not None else None)
-            if check not in checked_tensors:  # check once per tensor: thousands of nodes may share it
+            # Check each tensor only once, because thousands of nodes may share a tensor
+            if check not in checked_tensors:
                 attribute.check_values(tensor, key, input_shape)
                 checked_tensors.add(check)
     return shape

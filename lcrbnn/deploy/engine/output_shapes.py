@@ -1,4 +1,4 @@
-"""Output shape of each operator, from its attributes and the shapes of its inputs."""
+"""Compute the output shape of each operator from its attributes and the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from lcrbnn.deploy.engine.attributes import MAX_DIMENSION, tensor_type
 from lcrbnn.errors import InputError
 
-Shape = tuple[int, int, int]  # h, w, c
+Shape = tuple[int, int, int]  # height, width and number of channels of a feature map
 
 MAX_VALUE_ELEMENTS = 2**28
-MAX_SUM_TERMS = 2**20  # of a bconv
-MAX_SUM_TERMS_VERSION_1 = 65_535  # of a bconv in a file of version 1
+MAX_SUM_TERMS = 2**20  # maximum number of terms in a sum of a binary convolution (bconv)
+# Maximum number of terms in a sum of a binary convolution (bconv) in a file of version 1
+MAX_SUM_TERMS_VERSION_1 = 65_535
 
 
 def check_shape(shape: tuple[int, ...], description: str) -> Shape:
-    """Return the shape; raise InputError if it is empty or too large."""
+    """Return the shape. Raise InputError if the shape is empty or too large."""
     h, w, c = shape
     if not all(1 <= size <= MAX_DIMENSION for size in shape) or h * w * c > MAX_VALUE_ELEMENTS:
         raise InputError(
@@ -54,7 +55,7 @@ def count_sum_terms(attributes: Mapping[str, Any], input_shape: Shape) -> int:
 
 
 def infer_bconv_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the output shape of a bconv; raise InputError if its sums have too many terms."""
+    """Return the output shape of a bconv. Raise InputError if its sums have too many terms."""
     shape, terms = infer_conv_shape(attributes, inputs), count_sum_terms(attributes, inputs[0])
     if terms > MAX_SUM_TERMS:
         raise InputError(f"a sum must have at most {MAX_SUM_TERMS} terms; got {terms}")
@@ -62,7 +63,7 @@ def infer_bconv_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) ->
 
 
 def infer_pool_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape], *, allow_low_pad: bool) -> Shape:
-    """Return the output shape of a pool; each window must overlap the map.
+    """Return the output shape of a pool. Raise InputError unless each window overlaps the map.
 
     Without `allow_low_pad`, the padding at the top and on the left must be 0.
     """
@@ -81,7 +82,7 @@ def infer_pool_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape], *, 
 
 
 def infer_broadcast_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the shape of a sum or product; a dimension of 1 is repeated to the size of the other input."""
+    """Return the shape of a sum or product. A dimension of 1 is repeated to the size of the other input."""
     first, second = inputs
     if any(a != b and 1 not in (a, b) for a, b in zip(first, second, strict=True)):
         raise InputError(f"dimensions of both inputs must be equal or 1; got {first} and {second}")
@@ -123,14 +124,14 @@ def infer_constant_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape])
 
 
 def infer_take_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the number of indices for each axis; an axis without indices keeps its size."""
+    """Return the number of indices of each axis. An axis without indices keeps its size."""
     keys = ("rows", "columns", "channels")
     h, w, c = (len(attributes[key]) if key in attributes else size for key, size in zip(keys, inputs[0], strict=True))
     return h, w, c
 
 
 def infer_strided_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the key `shape`; raise InputError if an element of the result would be outside the input."""
+    """Return the key `shape`. Raise InputError if an element of the result would be outside the input."""
     shape, lengths, strides = attributes["shape"], attributes["lengths"], attributes["strides"]
     if len(lengths) != len(strides):
         raise InputError(f"lengths and strides must have the same count; got {len(lengths)} and {len(strides)}")
@@ -148,7 +149,7 @@ def infer_strided_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) 
 
 
 def infer_normalize_shape(attributes: Mapping[str, Any], inputs: Sequence[Shape]) -> Shape:
-    """Return the shape of the input; raise InputError unless the groups divide its channels."""
+    """Return the shape of the input. Raise InputError unless the number of groups divides the channels."""
     if inputs[0][2] % attributes["groups"]:
         raise InputError(f"groups must divide the {inputs[0][2]} channels; got {attributes['groups']}")
     return inputs[0]

@@ -1,4 +1,4 @@
-"""Reference implementation of every operator in NumPy: slow, simple, and the standard for every engine.
+"""Reference implementation of every operator in NumPy, which is slow and simple. Every engine must agree with it.
 
 Sums of signs are exact. Other sums are computed in double precision and rounded to float32 once, because float32 sums
 depend on their order. Everything else is float32 and rounds after each operation.
@@ -47,7 +47,7 @@ def compute_outputs(model: BnnModel, images: np.ndarray) -> dict[str, np.ndarray
 
 
 def compute_values(model: BnnModel, images: np.ndarray) -> list[np.ndarray]:
-    """Return every value, float32 (n, h, w, c), of a batch; the first is the preprocessed input itself."""
+    """Return every value of a batch, float32 (n, h, w, c). The first value is the preprocessed input itself."""
     infer_shapes(model)
     if images.dtype != np.float32 or images.ndim != 4 or images.shape[1:] != tuple(model.shape):
         raise InputError(
@@ -68,9 +68,9 @@ def compute_node(node: Node, inputs: list[np.ndarray], count: int) -> np.ndarray
 
 
 def compute_signs(node: Node, x: np.ndarray) -> np.ndarray:
-    """Return the signs of a bconv's input, int8 ±1: −1 below the threshold, +1 otherwise."""
+    """Return the signs of a bconv's input, int8, which are −1 below the threshold and +1 otherwise."""
     threshold = node.attributes["threshold"]
-    if isinstance(threshold, str):  # "mean": the mean over the whole map of an image
+    if isinstance(threshold, str):  # the threshold "mean" is the mean over the whole feature map of an image
         threshold = x.mean(axis=(1, 2, 3), dtype=np.float64, keepdims=True).astype(np.float32)
     return np.where(x < threshold, np.int8(-1), np.int8(1))
 
@@ -99,7 +99,7 @@ def _conv(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def _scale_sums(attributes: Mapping[str, Any], sums: np.ndarray) -> np.ndarray:
-    """Return a · sums + b, or a · (spatial · sums) + b; each operation rounds to float32."""
+    """Return a · sums + b, or a · (spatial · sums) + b. Each operation rounds to float32."""
     if "spatial" in attributes:
         sums = attributes["spatial"] * sums
     return attributes["a"] * sums + attributes["b"]
@@ -118,10 +118,11 @@ def _convolve(attributes: Mapping[str, Any], x: np.ndarray, weight: np.ndarray, 
     groups, out_channels = attributes["groups"], len(weight)
     sums: Any = 0
     for ky, kx, window_input in _iter_window_positions(attributes, x, padding_value):
-        pixels = window_input.reshape(-1, groups, x.shape[3] // groups).transpose(1, 0, 2)  # group, pixel, channel
+        # Axes: group, pixel, input channel
+        pixels = window_input.reshape(-1, groups, x.shape[3] // groups).transpose(1, 0, 2)
         position_weight = (
             weight[:, ky, kx].reshape(groups, out_channels // groups, -1).transpose(0, 2, 1)
-        )  # group, channel, out
+        )  # axes: group, input channel, output channel
         sums = sums + pixels @ position_weight
     return sums.transpose(1, 0, 2).reshape(*window_input.shape[:3], out_channels)
 

@@ -13,11 +13,12 @@ import numpy as np
 
 _F = np.float32
 
-# (exp(r) − 1 − r) / r² for |r| ≤ ln(2) / 2, the lowest power first.
+# Coefficients of (exp(r) − 1 − r) / r² for |r| ≤ ln(2) / 2, the lowest power first.
 _EXP_COEFFICIENTS = (0.5, 0.16666667, 0.04166627, 0.008333264, 0.0013946105, 0.00019918373)
-# (tanh(x) − x) / x³ as a polynomial in x², for |x| < 0.5625.
+# Coefficients of (tanh(x) − x) / x³ as a polynomial in x², for |x| < 0.5625.
 _TANH_COEFFICIENTS = (-0.3333331, 0.13332368, -0.0538281, 0.020967646, -0.0061222669)
-# exp(x² / 2) · (1 − Φ(x)) / t as a polynomial in t = 1 / (1 + 0.3 x), for x ≥ 0. Φ is the normal distribution function.
+# Coefficients of exp(x² / 2) · (1 − Φ(x)) / t as a polynomial in t = 1 / (1 + 0.3 x), for x ≥ 0, where Φ is the normal
+# distribution function.
 _NORMAL_COEFFICIENTS = (
     0.11962454,
     0.12082632,
@@ -29,11 +30,12 @@ _NORMAL_COEFFICIENTS = (
     0.036088876,
 )
 _LOG2_E = _F(1.44269504)
-_LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # their sum is ln(2); n · _LN2_HIGH is exact
-_ROUNDING_OFFSET = _F(12582912)  # 1.5 · 2^23: adding it rounds a small number to an integer in the lowest bits
-_MIN_EXPONENT = _F(-87)  # exp32 of smaller numbers is 0
-_EXPM1_RANGE = _F(-0.34375)  # above it, exp32 uses no power of two
-_TANH_RANGE = _F(0.5625)  # below it, tanh32 uses the polynomial
+_LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)  # two numbers whose sum is ln(2); n · _LN2_HIGH is exact
+# 1.5 · 2^23; the sum of this number and a small x contains x, rounded to an integer, in its lowest bits
+_ROUNDING_OFFSET = _F(12582912)
+_MIN_EXPONENT = _F(-87)  # below this x, exp32(x) returns 0
+_EXPM1_RANGE = _F(-0.34375)  # above this x, exp(x) − 1 is computed without a power of two
+_TANH_RANGE = _F(0.5625)  # below this |x|, tanh32(x) is computed with the polynomial
 
 
 # Below these inputs, 1 + erf and 1 + tanh are rounded to 0 in float32. torch then returns 0, whose sign is +1, although
@@ -45,10 +47,10 @@ def exp32(x: np.ndarray) -> np.ndarray:
     """Return exp(x) of float32 numbers x ≤ 0."""
     limited = np.where(x < _MIN_EXPONENT, _MIN_EXPONENT, x)
     shifted = limited * _LOG2_E + _ROUNDING_OFFSET
-    power = shifted - _ROUNDING_OFFSET  # x / ln(2), rounded to an integer
+    power = shifted - _ROUNDING_OFFSET  # the quotient x / ln(2), rounded to an integer
     rest = (limited - power * _LN2_HIGH) - power * _LN2_LOW
     fraction = _expm1_polynomial(rest) + _F(1)
-    bits = fraction.view(np.uint32) + (shifted.view(np.uint32) << np.uint32(23))  # multiply by 2 to the power
+    bits = fraction.view(np.uint32) + (shifted.view(np.uint32) << np.uint32(23))  # the bits of fraction · 2^power
     return np.where(x < _MIN_EXPONENT, _F(0), bits.view(np.float32))
 
 
@@ -123,7 +125,7 @@ def _expm1_polynomial(x: np.ndarray) -> np.ndarray:
 
 
 def _evaluate_polynomial(coefficients: Sequence[float], x: np.ndarray) -> np.ndarray:
-    """Return the polynomial by Horner's method; `coefficients` begin with the lowest power."""
+    """Return the polynomial, computed by Horner's method. `coefficients` begin with the lowest power."""
     result = np.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = result * x + _F(coefficient)

@@ -10,15 +10,16 @@ from lcrbnn.deploy.engine.graph import Node
 
 
 def multiply_matrices(node: Node, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the matrix products of each row of both maps; sums are in double precision."""
+    """Return the matrix products of each row of both maps. The sums have double precision."""
     other = y.swapaxes(2, 3) if node.attributes["transpose"] else y
     return (x.astype(np.float64) @ other.astype(np.float64)).astype(np.float32)
 
 
 def take_elements(node: Node, x: np.ndarray) -> np.ndarray:
-    """Return the rows, columns and channels that the indices select; index −1 selects the key `fill`."""
+    """Return the rows, columns and channels that the indices select. The index −1 selects the key `fill`."""
     fill = np.float32(node.attributes.get("fill", 0))
-    extended = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 1)), constant_values=fill)  # index −1 is the added element
+    # Add one element at the end of each axis, which index −1 selects
+    extended = np.pad(x, ((0, 0), (0, 1), (0, 1), (0, 1)), constant_values=fill)
     for axis, key in enumerate(("rows", "columns", "channels"), start=1):
         indices = node.attributes.get(key, np.arange(x.shape[axis]))
         extended = extended.take(indices, axis=axis, mode="wrap")
@@ -46,7 +47,7 @@ def normalize_groups(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def resize_bilinear(node: Node, x: np.ndarray) -> np.ndarray:
-    """Return the resized map: interpolated along the columns first, then along the rows."""
+    """Return the resized map, interpolated first along the columns, then along the rows."""
     (h, w), align_corners = node.attributes["size"], bool(node.attributes["align_corners"])
     top, bottom, row_weights = _find_source_positions(x.shape[1], h, align_corners)
     left, right, column_weights = _find_source_positions(x.shape[2], w, align_corners)
@@ -57,7 +58,7 @@ def resize_bilinear(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def _find_source_positions(size: int, new_size: int, align_corners: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each output index both input indices that it lies between, and the weight of the second one."""
+    """Return the two input indices around each output index, and the weight of the second input index."""
     outputs = np.arange(new_size, dtype=np.float64)
     if align_corners:
         positions = outputs * ((size - 1) / (new_size - 1) if new_size > 1 else 0.0)

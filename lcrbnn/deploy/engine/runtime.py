@@ -42,7 +42,7 @@ class OutputInfo(NamedTuple):
 
 
 class NodeInfo(NamedTuple):
-    """A node of a model: operator, name of its layer, output shape (h, w, c), and the kernel that computes it."""
+    """A node of a model, with operator, layer name, output shape (h, w, c) and kernel."""
 
     op: str
     name: str
@@ -64,7 +64,7 @@ def library_candidates() -> Iterator[Path]:
 
 
 def load_library() -> ctypes.CDLL:
-    """Return the loaded library; raise InputError with build instructions if there is none."""
+    """Return the loaded library. If there is no library, raise InputError with build instructions."""
     for path in library_candidates():
         if path.is_file():
             return _load_library_file(str(path.resolve()))
@@ -111,7 +111,7 @@ def _load_library_file(path: str) -> ctypes.CDLL:
 
 
 class _ModelHandle:
-    """A model of the library, freed with its last reference; each running call holds a reference."""
+    """A model of the library, which is freed with its last reference. Each running call holds a reference."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.pointer = library, ctypes.c_void_p()
@@ -136,14 +136,15 @@ class Engine:
         fuse: bool = True,
         kernel: str | None = None,
     ) -> None:
-        """Open a .bnn file, or the content of one. Raise InputError if it is invalid."""
+        """Open a .bnn file, or the content of a .bnn file. Raise InputError if the model is invalid."""
         if kernel is not None and not isinstance(kernel, str):
             raise InputError(f"kernel must be the name of a kernel or None; got {kernel!r}")
         self._library = load_library()
         handle = _ModelHandle(self._library)
         kernel_name = kernel.encode(errors="replace") if kernel else None
         flags, pointer_out = 0 if fuse else 1, ctypes.byref(handle.pointer)
-        self._open_arguments: tuple[str | bytes, bool, str | None]  # for copies and pickles
+        # Arguments with which copies and pickles open the model again
+        self._open_arguments: tuple[str | bytes, bool, str | None]
         if isinstance(source, bytes | bytearray | memoryview):
             self._open_arguments = bytes(source), fuse, kernel
             self._call(
@@ -179,7 +180,7 @@ class Engine:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernel of each node; "fused": computed in the loop of an earlier node, "view": no computation."""
+        """Return the kernel of each node. "fused" means part of an earlier node's loop, "view" means no computation."""
         return tuple(node.kernel for node in self.nodes)
 
     def run(self, images: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -212,21 +213,21 @@ class Engine:
             )
 
     def value(self, images: np.ndarray, node: int) -> np.ndarray:
-        """Return the value of a node, float32 (n, h, w, c). Slow, for tests."""
+        """Return the value of a node, float32 (n, h, w, c). This function is slow and only for tests."""
         return self._inspect("value", images, node, np.dtype(np.float32))
 
     def accumulators(self, images: np.ndarray, node: int) -> np.ndarray:
-        """Return the integer sums of a bconv, int32 (n, h, w, c). Slow, for tests."""
+        """Return the integer sums of a bconv, int32 (n, h, w, c). This function is slow and only for tests."""
         return self._inspect("accumulators", images, node, np.dtype(np.int32))
 
     def times(self, *, reset: bool = False) -> np.ndarray:
-        """Return seconds per image for each node, averaged over all runs since the last reset; fused nodes have 0."""
+        """Return seconds per image for each node, averaged over all runs since the last reset. Fused nodes have 0 s."""
         seconds, handle = np.zeros(len(self.nodes)), self._open_handle
         self._library.lcrbnn_times(handle.pointer, seconds.ctypes.data, int(reset))
         return seconds
 
     def close(self) -> None:
-        """Close the engine: later calls raise, and the model is freed as soon as the last running call ends."""
+        """Close the engine. Later calls raise InputError. The model is freed after the last running call."""
         self._handle = None
 
     def __enter__(self) -> Engine:
@@ -244,7 +245,7 @@ class Engine:
 
     @property
     def _open_handle(self) -> _ModelHandle:
-        """The handle of the model; raise InputError if the engine is closed. Callers keep it until their call ends."""
+        """Return the handle of the model. Raise InputError if the engine is closed. A running call keeps its handle."""
         handle = self._handle
         if handle is None:
             raise InputError("the engine is closed")
@@ -271,7 +272,7 @@ class Engine:
         return result
 
     def _check_images(self, images: np.ndarray, *, allow_pixels: bool) -> np.ndarray:
-        """Return the images as a contiguous array; raise InputError if type or shape is wrong."""
+        """Return the images as a contiguous array. Raise InputError if type or shape is wrong."""
         dtypes: tuple[Any, ...] = (np.float32, np.uint8) if allow_pixels else (np.float32,)
         or_uint8 = " or uint8" if allow_pixels else ""
         has_valid_dtype = isinstance(images, np.ndarray) and images.dtype in dtypes
@@ -297,7 +298,7 @@ class Engine:
         return shape[0], shape[1], shape[2]
 
     def _call(self, subject: str, function: str, *arguments: Any) -> None:
-        """Call a library function that can fail; raise its error message as InputError or RunFailed."""
+        """Call a library function that can fail. Raise the function's error message as InputError or RunFailed."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         code = getattr(self._library, f"lcrbnn_{function}")(*arguments, message, _MESSAGE_BYTES)
         if code:

@@ -1,4 +1,4 @@
-"""From a trained network to the file model.bnn."""
+"""Export of a trained network to a .bnn file."""
 
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
 from lcrbnn.deploy.export.function_rules import FUNCTIONS

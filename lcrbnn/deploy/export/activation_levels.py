@@ -1,4 +1,4 @@
-"""ACTIVATION_LEVELS: activations with several signs or unequal levels, as sums of signs. One row per method.
+"""ACTIVATION_LEVELS has one row per method whose activations have several signs or unequal levels, as sums of signs.
 
 An activation is sum_i scale_i * sign(x_i >= threshold_i) + offset. For most methods every x_i is the input itself.
 """
@@ -23,15 +23,16 @@ from lcrbnn.nn.methods.horq import HorqActivation
 from lcrbnn.nn.methods.hwgq import HwgqActivation
 from lcrbnn.nn.methods.ienet import IenetActivation
 
-MAX_SIGNS = 15  # per activation: one binary product each, so 4 bits need 15
+# Maximum number of signs per activation; an activation of 4 bits needs 15, each with its own binary product
+MAX_SIGNS = 15
 
 
 class SignBase(NamedTuple):
-    """One sign of an activation: +1 where x is at least the threshold, else -1, times the scale."""
+    """One term of an activation: the scale times a sign, which is +1 where x is at least the threshold, else -1."""
 
     x: Value
-    threshold: np.ndarray  # float32, one number per channel
-    scale: float | Value  # a number, or a value of one number per image
+    threshold: np.ndarray  # thresholds in float32, one per channel
+    scale: float | Value  # scale of the sign: a number, or a graph value with one number per image
 
 
 class ActivationLevels(NamedTuple):
@@ -84,7 +85,7 @@ def _export_steps(builder: GraphBuilder, name: str, binarizer: ActivationBinariz
 
 
 def find_steps(binarizer: ActivationBinarizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels of a rising step function of one number, and the smallest float32 of each level but the first.
+    """Return the levels of a rising step function, and the smallest float32 of each level except the first.
 
     The binarizer itself is evaluated, so ties and rounding are those of PyTorch. The thresholds are found by bisection
     over the bit patterns of positive float32 numbers, whose order is that of the numbers. All steps of the supported
@@ -106,7 +107,7 @@ def find_steps(binarizer: ActivationBinarizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _export_horq(builder: GraphBuilder, name: str, binarizer: ActivationBinarizer, x: Value) -> ActivationLevels:
-    """Add the nodes of the residuals: the scale of each sign is the mean of |residual| over the image."""
+    """Add the nodes that compute each residual and its scale, the mean of |residual| over the image."""
     assert isinstance(binarizer, HorqActivation)
     channels, bases, residual = x.shape[2], [], x
     zeros, ones = np.zeros(channels, np.float32), np.ones(channels)
@@ -150,7 +151,7 @@ def _repeat(threshold: np.ndarray | np.floating, x: Value) -> np.ndarray:
     return np.full(x.shape[2], threshold, np.float32)
 
 
-# Type of activation binarizer -> function that returns its levels. All other types have one sign, see SIGN_RULES.
+# Dictionary: type of activation binarizer -> function that returns the levels. Other types are in SIGN_RULES.
 ACTIVATION_LEVELS: dict[type, LevelRule] = {
     AbcActivation: _export_abcnet,
     IenetActivation: _export_ienet,

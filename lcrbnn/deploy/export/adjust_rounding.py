@@ -27,31 +27,33 @@ ELEMENTWISE_OPS = (
     "clamp",
 )  # operators that act on each element separately
 SELECTION_OPS = ("maxpool", "subsample")  # operators that return some of their input elements
-MAX_CHUNK_ELEMENTS = 2**22  # per evaluation, to bound memory
-SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]  # tried for b: 1, 1.5, 2, 3, 4, 6 ... ulps
+MAX_CHUNK_ELEMENTS = 2**22  # maximum number of elements per evaluation, which limits the memory
+# Changes of b that are tried, in half ulps; in ulps: 1, 1.5, 2, 3, 4, 6 ...
+SHIFTS_HALF_ULPS = [m << n for n in range(12) for m in (2, 3)]
 
 
 class SignPath(NamedTuple):
-    """A path from a binary layer to a binary layer that takes the sign of its output; `target` is the second layer."""
+    """A path from a binary layer to `target`, a binary layer that takes the sign of the first layer's output."""
 
     nodes: list[NodeBuilder]
     target: NodeBuilder
 
     @property
     def adjustable_index(self) -> int:
-        """Index of the node whose a and b are adjusted: the last node that has them."""
+        """Return the index of the node whose a and b are adjusted, which is the last node that has a and b."""
         return max(i for i, node in enumerate(self.nodes) if "a" in node.attributes)
 
 
 def adjust_rounding(nodes: Sequence[NodeBuilder]) -> None:
-    """Adjust a and b until every sign that depends on one sum alone equals PyTorch's; else raise InputError."""
+    """Adjust a and b until every sign that depends on one sum equals PyTorch's. Otherwise raise InputError."""
     consumers = find_consumers(nodes)
     for node in nodes:
         if node.op == "bconv":
             paths = list(_iter_sign_paths([node], consumers))
             for path in paths:
                 repair_channels(path)
-            for path in paths if len(paths) > 1 else []:  # repairing one path may break another
+            # Check all paths again, because the repair of one path may break another one
+            for path in paths if len(paths) > 1 else []:
                 if find_wrong_channels(path).any():
                     raise_export_error(node.name, "no numbers reproduce PyTorch's signs in all layers that read it")
 
@@ -67,14 +69,14 @@ def _iter_sign_paths(
 
 
 def list_reachable_sums(node: NodeBuilder) -> np.ndarray:
-    """Return every possible sum of a binary layer; with zero padding, sums of both parities are possible."""
+    """Return every possible sum of a binary layer. With zero padding, a sum can be even or odd."""
     num_terms = node.attributes["weight"].n
     has_both_parities = node.attributes["pad_sign"] == 0 and any(node.attributes["pad"])
     return np.arange(-num_terms, num_terms + 1, 1 if has_both_parities else 2, dtype=np.float32)
 
 
 def _iter_sum_chunks(path: SignPath, values_per_sum: int = 1) -> Iterator[np.ndarray]:
-    """Yield the reachable sums in chunks, so that a chunk with all its positions and channels fits into memory."""
+    """Yield the reachable sums in chunks. The results of a chunk, for all positions and channels, fit into memory."""
     sums = list_reachable_sums(path.nodes[0])
     chunk_size = max(
         MAX_CHUNK_ELEMENTS
@@ -142,7 +144,7 @@ def _run_elementwise(op: str, attributes: Mapping[str, Any], x: np.ndarray) -> n
 
 
 def _run_nodes(nodes: Sequence[NodeBuilder], x: np.ndarray, columns: np.ndarray, channels: int) -> np.ndarray:
-    """Return the reference result of a chain of nodes for (n, columns); `columns` has the channel of each column."""
+    """Return the reference result of a chain of nodes for (n, columns). `columns` has the channel of each column."""
     for node in nodes:
         if node.op == "flatten":
             x = np.tile(x, node.shape[2] // node.inputs[0].shape[2])
@@ -221,7 +223,7 @@ def repair_channels(path: SignPath) -> None:
 
 
 def list_nearby_coefficients(a: np.floating, b: np.floating) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs near (a, b), the nearest first: first b changes alone, then both."""
+    """Return pairs near (a, b), the nearest first. First only b changes, then both numbers."""
     ulp = float(np.spacing(max(np.abs(a), np.abs(b))))
     shifts = [0.0, *(sign * move / 2 * ulp for move in SHIFTS_HALF_ULPS for sign in (1, -1))]
     slopes = [float(a) + n * float(np.spacing(np.abs(a))) for n in (0, 1, -1, 2, -2)]

@@ -1,4 +1,4 @@
-"""Export binary layers: weight bits, thresholds of the input signs, and scales of the integer sums."""
+"""Export binary layers with weight bits, thresholds of the input signs, and scales of the integer sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 
-FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
+FACTOR_TOLERANCE = 2.0**-21  # maximum relative error if a scale is split into channel and position factors
 
 
 def export_binary_conv(builder: GraphBuilder, name: str, layer: BinaryConv2d, x: Value, window: SlidingWindow) -> Value:
@@ -110,7 +110,7 @@ def _check_weight_levels(name: str, layer: BinaryLayer, binary_weight: BinaryTen
 
 
 def scale_sums(layer: BinaryLayer) -> TorchFunction:
-    """Return the function that the layer applies to its sums, (n, out, h, w) or (n, out).
+    """Return the function that the layer applies to its integer sums, (n, out, h, w) or (n, out).
 
     It runs the layer's own forward with the multiplication replaced by the given sums, so scales and biases are exact.
     """
@@ -139,7 +139,7 @@ def _activation_scale_and_offset(name: str, layer: BinaryLayer, has_spatial_scal
             name,
             f"{layer.method.name} has activations of {bits} bits, but the format has activations of 1 bit or real ones",
         )
-    example = _make_example_input(layer)  # two samples: a scale per sample has two elements
+    example = _make_example_input(layer)  # a batch of two samples, so that a scale per sample has two elements
     binary_input: BinaryTensor = layer.input_binarizer(torch.cat([example, example]))
     for factor in (binary_input.scale, binary_input.offset):
         if factor is not None and factor.numel() != 1:
@@ -175,7 +175,7 @@ def _find_threshold(name: str, layer: BinaryLayer, rows: ChannelRows) -> np.ndar
 
 
 def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:
-    """Return the thresholds that a custom activation binarizer declares; raise InputError if it declares none."""
+    """Return the thresholds that a custom activation binarizer declares. If there are none, raise InputError."""
     assert layer.input_binarizer is not None
     class_name, thresholds = type(layer.input_binarizer).__name__, layer.input_binarizer.thresholds()
     if thresholds is None:

@@ -1,4 +1,4 @@
-"""Compare an exported model with its PyTorch network: layer by layer, then prediction by prediction.
+"""Compare an exported model with its PyTorch network, first layer by layer, then prediction by prediction.
 
 Each layer gets PyTorch's own input. Its integer sums must equal PyTorch's, and so must every later sign that depends on
 these sums alone. Other signs depend on float sums, which PyTorch adds in another order. Such a sign may differ if its
@@ -33,9 +33,9 @@ from lcrbnn.deploy.export.torch_activations import (
 from lcrbnn.errors import InputError
 
 LAYER_OPS = ("conv", "bconv", "wconv")
-TORCH_BATCH_SIZE = 50  # images per forward pass of PyTorch
+TORCH_BATCH_SIZE = 50  # number of images per forward pass of PyTorch
 
-# Returns the value of a node for its inputs, and the integer sums if it is a bconv.
+# Function that returns the value of a node for its inputs, and the integer sums if the node is a bconv.
 RunNode = Callable[[Node, Sequence[np.ndarray]], tuple[np.ndarray, np.ndarray | None]]
 
 
@@ -53,14 +53,15 @@ class SignMismatch(NamedTuple):
 
 @dataclass
 class LayerComparison:
-    """Result of a comparison layer by layer. `faults` must be empty; the caller judges the other differences."""
+    """Result of a comparison layer by layer. `faults` must be empty. The caller judges the other differences."""
 
     num_nodes: int = 0
-    num_sums: int = 0  # compared integer sums
-    num_signs: int = 0  # compared signs, including those that depend on integer sums alone
+    num_sums: int = 0  # number of compared integer sums
+    num_signs: int = 0  # number of compared signs, including those that depend on integer sums alone
     faults: list[str] = field(default_factory=list)
     sign_mismatches: list[SignMismatch] = field(default_factory=list)
-    max_relative_difference: float = 0.0  # of real values, relative to the largest one or 1
+    # Maximum difference of real values, relative to the largest magnitude (at least 1)
+    max_relative_difference: float = 0.0
 
 
 class PredictionMismatch(NamedTuple):
@@ -68,18 +69,18 @@ class PredictionMismatch(NamedTuple):
 
     image: int
     first_sign_mismatch: SignMismatch | None
-    logit_gap: float  # between the two largest logits of the exported model
+    logit_gap: float  # difference between the two largest logits of the exported model
 
 
 def run_node_with_reference(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the value of a node by the reference implementation, and its integer sums if it is a bconv."""
+    """Return a node's value by the reference implementation, and the integer sums if the node is a bconv."""
     sums = reference.compute_accumulators(node, inputs[0]) if node.op == "bconv" else None
     with np.errstate(all="ignore"):
         return reference.OPERATOR_FUNCTIONS[node.op](node, *inputs), sums
 
 
 def run_node_with_engine(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the value of a node by the compiled engine, run as a model of its own; `add` uses the reference."""
+    """Return a node's value by the compiled engine, which runs it as a model. `add` uses the reference."""
     if len(inputs) > 1:
         return run_node_with_reference(node, inputs)
     (h, w, c), nodes = (
@@ -94,7 +95,7 @@ def run_node_with_engine(node: Node, inputs: Sequence[np.ndarray]) -> tuple[np.n
 
 
 def compare_layers(net: nn.Module, model: BnnModel, images: Tensor, run_node: RunNode) -> LayerComparison:
-    """Compare each layer, given PyTorch's own input, with PyTorch up to the next signs."""
+    """Compare each layer of the exported model with PyTorch up to the next signs. The inputs are those of PyTorch."""
     with record_activations(net) as recorded:
         logits = net(images)
     return compare_recorded_layers(recorded, logits, model, images, run_node)
@@ -106,10 +107,11 @@ def compare_recorded_layers(
     """Compare each layer with PyTorch's recorded activations for the same images, as compare_layers does."""
     check_version_1(model)
     comparison = LayerComparison()
-    torch_values = [to_channels_last(images)]  # PyTorch's values; the model's value if no module computes it
-    model_values = list(torch_values)  # values computed from PyTorch's input of the last layer
+    # Values of PyTorch; if no module computes a value, the value of the exported model
+    torch_values = [to_channels_last(images)]
+    model_values = list(torch_values)  # values that the exported model computes from PyTorch's input of the last layer
     feature_orders: list[np.ndarray | None] = [None]
-    source_ops = [""]  # operator of each value, traced back through elementwise and selection operators
+    source_ops = [""]  # operator that computes each value, traced back through elementwise and selection operators
     for node in model.nodes:
         input_index = node.inputs[0]
         if node.op == "bconv":
@@ -164,7 +166,7 @@ def _compare_signs(
     depends_on_sums_only: bool,
     comparison: LayerComparison,
 ) -> None:
-    """Compare the signs that a layer takes of the model's value with PyTorch's."""
+    """Compare the signs that a layer takes of the exported model's value with PyTorch's signs."""
     mismatch = find_sign_mismatch(
         node, x, to_format_order(recorded.signs[source_module_name(node)], feature_order, x.shape)
     )
@@ -190,7 +192,8 @@ def _compare_sums(
     torch_signs = to_format_order(recorded.signs[module_name], feature_order, x.shape)
     mismatch = find_sign_mismatch(node, x, torch_signs)
     has_equal_signs = np.ones(len(x), bool)
-    if mismatch and isinstance(node.attributes["threshold"], str):  # PyTorch computes the mean in float32
+    # A threshold "mean" may differ, because PyTorch computes the mean in float32
+    if mismatch and isinstance(node.attributes["threshold"], str):
         comparison.sign_mismatches.append(mismatch)
         has_equal_signs = (reference.compute_signs(node, x) == torch_signs).reshape(len(x), -1).all(1)
     elif mismatch:
@@ -203,7 +206,7 @@ def _compare_sums(
 
 
 def find_sign_mismatch(node: Node, x: np.ndarray, torch_signs: np.ndarray) -> SignMismatch | None:
-    """Return how a layer's signs of x differ from PyTorch's; None if all are equal."""
+    """Return how a layer's signs of x differ from PyTorch's signs, or None if all signs are equal."""
     differs = reference.compute_signs(node, x) != torch_signs
     if not differs.any():
         return None
@@ -232,7 +235,7 @@ def trace_mismatches(
     mismatches: list[PredictionMismatch] = []
     with Engine(to_bytes(model), fuse=False) as engine:
         for start in sorted({int(i) // TORCH_BATCH_SIZE * TORCH_BATCH_SIZE for i in differing_images}):
-            batch = images[start : start + TORCH_BATCH_SIZE]  # the batches of predict_with_torch
+            batch = images[start : start + TORCH_BATCH_SIZE]  # the same batches as in predict_with_torch
             with record_activations(net) as recorded:
                 net(batch)
             for image in differing_images[(differing_images >= start) & (differing_images < start + TORCH_BATCH_SIZE)]:
@@ -250,7 +253,7 @@ def trace_mismatches(
 def _find_first_sign_mismatch(
     engine: Engine, model: BnnModel, images: Tensor, recorded: RecordedActivations, index: int
 ) -> SignMismatch | None:
-    """Return the first layer with a differing sign for one image; all signs before it are equal."""
+    """Return the first layer with a differing sign for one image. All signs before this layer are equal."""
     image_array = to_channels_last(images[index : index + 1])
     feature_orders: list[np.ndarray | None] = [None]
     for node in model.nodes:

@@ -28,18 +28,18 @@ from lcrbnn.nn.model_hooks import eval_mode, fit_output_shapes
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Input shape, preprocessing and class names of a network; a row of DATASETS has the same facts."""
+    """Input shape, preprocessing and class names of a network. A row of DATASETS has the same data."""
 
-    shape: tuple[int, int, int]  # height, width, channels
+    shape: tuple[int, int, int]  # height, width and number of channels of an input image
     classes: tuple[str, ...]
     top: float = 255.0  # largest pixel value; a pixel becomes (pixel / top - mean) / std
-    mean: tuple[float, ...] = ()  # per channel; empty = 0
-    std: tuple[float, ...] = ()  # per channel; empty = 1
-    margin: float = 1.0  # ratio of the resized picture's shorter side to the centre crop
+    mean: tuple[float, ...] = ()  # mean per channel of pixel / top; empty = 0
+    std: tuple[float, ...] = ()  # standard deviation per channel of pixel / top; empty = 1
+    margin: float = 1.0  # ratio of the resized picture's shorter side to the side of the centre crop
 
     @classmethod
     def from_dataset(cls, dataset: DataSet) -> ModelInput:
-        """Return the input of a data set; classes without names are numbered."""
+        """Return the input of a data set. Classes without names are numbered."""
         names = dataset.class_names or map(str, range(dataset.num_classes))
         return cls(
             (dataset.image_size, dataset.image_size, dataset.channels),
@@ -94,7 +94,7 @@ def convert_network(
 
 
 def _normalize_model_input(images: DataSet | ModelInput) -> ModelInput:
-    """Return a ModelInput of plain Python numbers; convert arrays, tensors and NumPy numbers."""
+    """Return a ModelInput with plain Python numbers instead of arrays, tensors and NumPy numbers."""
     if not isinstance(images, DataSet | ModelInput):
         raise InputError(f"images must be a DataSet or an lcrbnn.deploy.export.ModelInput; got {type(images).__name__}")
     model_input = ModelInput.from_dataset(images) if isinstance(images, DataSet) else images
@@ -104,7 +104,7 @@ def _normalize_model_input(images: DataSet | ModelInput) -> ModelInput:
 
 
 def _to_python_numbers(value: Any) -> Any:
-    """Return arrays and lists as tuples of Python numbers; return anything else unchanged."""
+    """Return arrays and lists as tuples of Python numbers, and any other value unchanged."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor):
         value = value.tolist()
     return tuple(map(_to_python_numbers, value)) if isinstance(value, tuple | list) else value
@@ -186,7 +186,7 @@ def _check_network(net: nn.Module) -> None:
 
 
 def explain_unexportable_method(method: Method) -> str:
-    """Return why a layer of this method, with its bits and options, cannot be exported; empty if it can."""
+    """Return why a layer of this method, with its bits and options, cannot be exported, or "" if it can."""
     net = nn.Sequential(BinaryConv2d(2, 2, 3, padding=1, method=method), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     fit_output_shapes(net, (1, 2, 4, 4))
     try:

@@ -1,4 +1,4 @@
-"""Fold batch norms into the layer before them: in float64, rounded to float32 once at the end."""
+"""Fold batch norms into the layer before. The products are float64 and are rounded to float32 once at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDING_OPS = ("conv", "bconv", "wconv")  # operators that a batch norm can be f
 
 
 def fold_affine_nodes(nodes: Sequence[NodeBuilder]) -> list[NodeBuilder]:
-    """Fold each affine node into the layer before it if nothing else reads that layer; return the remaining nodes."""
+    """Fold affine nodes into the layer before if no other node reads that layer. Return the remaining nodes."""
     consumers = find_consumers(nodes)
     remaining = []
     for node in nodes:
@@ -39,7 +39,7 @@ def _fold_into_layer(layer: NodeBuilder, a: np.ndarray, b: np.ndarray) -> None:
 
 
 def round_to_float32(nodes: Sequence[NodeBuilder]) -> None:
-    """Round every float64 tensor to float32; raise InputError if a number is too large."""
+    """Round every float64 tensor to float32. Raise InputError if a number is too large."""
     for node in nodes:
         for key, value in node.attributes.items():
             if not isinstance(value, np.ndarray) or value.dtype == np.int32:

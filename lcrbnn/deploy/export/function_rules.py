@@ -1,4 +1,4 @@
-"""FUNCTIONS: one export rule per function or tensor method that a custom forward may call."""
+"""FUNCTIONS has one export rule per function or tensor method that a custom forward may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export custom modules: torch.fx traces the calls of their forward; function_rules has a rule for each.
+"""Export custom modules. torch.fx traces the calls of their forward, and function_rules has a rule for each call.
 
 Each call is exported when the forward makes it. The forward therefore knows the shape of every map, and it can depend
 on shapes. A forward that depends on the values of a map cannot be traced. Modules that the forward calls are exported
@@ -263,7 +263,7 @@ def trace_forward(
 
 
 def _find_overwritten_value(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
-    """Return the value that an in-place function overwrites: its first argument."""
+    """Return the value that an in-place function overwrites, which is the first argument of the function."""
     target = args[0] if args else kwargs.get("input")
     if not isinstance(target, Value):
         raise_export_error(name, f"it overwrites a {type(target).__name__}, which is not a map")

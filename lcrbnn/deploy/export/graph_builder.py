@@ -1,4 +1,4 @@
-"""Build a graph: nodes with their shapes, float64 parameters and the PyTorch functions that they replace."""
+"""Build a graph of nodes with shapes, float64 parameters and the PyTorch functions that the nodes replace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TorchFunction = Callable[[Tensor], Tensor]
 
 @dataclass(eq=False)
 class NodeBuilder:
-    """A node under construction. Its parameters stay float64 until all folding is done, so they are rounded only once.
+    """A node under construction. The parameters stay float64 until all folding is done, and are rounded only once.
 
     `torch_functions` are the PyTorch functions that the node replaces, in order. Those of a binary layer take its sums,
     all others take the input of the node. `torch_sign` computes the signs of a binary layer's input.
@@ -104,7 +104,7 @@ class SlidingWindow(NamedTuple):
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # number of padded pixels at the top, left, bottom and right
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
 
@@ -220,7 +220,7 @@ class GraphBuilder:
         return value if is_complete else self.arrange_standard(value, name)
 
     def record_overwrite(self, name: str, overwritten: Value, new: Value) -> Value:
-        """Record that PyTorch overwrites one value with another in place; return the new value.
+        """Record that PyTorch overwrites one value with another in place. Return the new value.
 
         Every user of the overwritten tensor now reads the new content. The content of its aliases becomes unknown.
         """
@@ -235,7 +235,7 @@ class GraphBuilder:
         return replace(new, tensor=overwritten.tensor)
 
     def resolve(self, value: Value, name: str) -> Value:
-        """Return the current content of a value for the layer `name`; raise InputError if it is unknown."""
+        """Return the current content of a value for the layer `name`. Raise InputError if the content is unknown."""
         if value.tensor.overwritten_by:
             raise_export_error(
                 name,
@@ -276,13 +276,13 @@ def raise_export_error(name: str, reason: str, alternatives: Sequence[str] = (),
 
 
 def channels_first_index(shape: Shape) -> np.ndarray:
-    """Return for each number of a flattened map, (h, w, c), its index in PyTorch's order, (c, h, w)."""
+    """Return the index in PyTorch's order (c, h, w) of each number of a flattened map (h, w, c)."""
     h, w, c = shape
     return np.arange(c * h * w).reshape(c, h, w).transpose(1, 2, 0).reshape(-1)
 
 
 def find_consumers(nodes: Sequence[NodeBuilder]) -> dict[NodeBuilder, list[NodeBuilder]]:
-    """Return for each node the nodes that read it."""
+    """Return a dictionary from each node to the nodes that read its value."""
     consumers: dict[NodeBuilder, list[NodeBuilder]] = {node: [] for node in nodes}
     for node in nodes:
         for input_node in node.inputs:

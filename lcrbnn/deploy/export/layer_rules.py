@@ -1,4 +1,4 @@
-"""LAYER_RULES: one export rule per layer type without submodules. A new layer needs a function and a row."""
+"""LAYER_RULES has one export rule per layer type without submodules. A new layer type needs a function and a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MODULE_RULES: one export rule per module type; the forward of any other module is traced."""
+"""MODULE_RULES has one export rule per module type. The forward of any other module is traced."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _call_transformer_rule(
 
 
 def _check_hooks(name: str, module: nn.Module) -> None:
-    """Raise InputError for hooks and replaced forwards, which may change the output; hooks of Retention only read."""
+    """Raise InputError for hooks and replaced forwards, which may change the output. Hooks of Retention are allowed."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     unknown_hooks = [h for h in hooks if not str(getattr(h, "__module__", "")).startswith("lcrbnn.lcr.")]
     if unknown_hooks:
@@ -97,7 +97,8 @@ def _export_chain(builder: GraphBuilder, name: str, module: nn.Module, parts: tu
 
 
 def _export_sequential(builder: GraphBuilder, name: str, module: nn.Sequential, x: Value) -> Value:
-    return _export_chain(builder, name, module, tuple(module._modules), x)  # named_children would skip repeated modules
+    # named_children would skip a module that occurs twice
+    return _export_chain(builder, name, module, tuple(module._modules), x)
 
 
 def _export_network(builder: GraphBuilder, name: str, net: Network, x: Value) -> Value:

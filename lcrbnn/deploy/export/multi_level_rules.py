@@ -31,14 +31,14 @@ from lcrbnn.nn.methods.binarizer import BinaryTensor
 
 
 class WeightBase(NamedTuple):
-    """One term of a weight: signs times one number per filter."""
+    """One term of a weight, the product of signs and one number per filter."""
 
-    signs: np.ndarray  # -1 and +1, in PyTorch's order of axes
-    scale: np.ndarray  # float64, (out,)
+    signs: np.ndarray  # signs of the weights, -1 and +1, with the axes in PyTorch's order
+    scale: np.ndarray  # scale of each filter in float64, (out,)
 
 
 def has_several_levels(layer: BinaryLayer, weight: BinaryTensor) -> bool:
-    """Return whether a layer needs more than one binary product: `weight` is its binary weight."""
+    """Return whether a layer needs more than one binary product. `weight` is the layer's binary weight."""
     binarizer = layer.input_binarizer
     if weight.num_bases > 1 or weight.offset is not None or _is_ternary(weight):
         return True
@@ -91,7 +91,7 @@ def export_sum_of_products(
 
 
 class _Products:
-    """The parts of a layer that all of its products share."""
+    """The data that all products of a layer share."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Products:
         return self._add_node("conv", "weight_offset", sums, self.shape, weight=weight, **window)
 
     def count_constant(self, bases: list[WeightBase]) -> np.ndarray:
-        """Return the constant of each filter from the offset of the activations, if it is the same at each position."""
+        """Return the constant of each filter from the activations' offset, if all positions have the same constant."""
         total = np.zeros(self.shape[2])
         for base in bases:
             total += base.scale * self._constant_of_filter(base.signs)

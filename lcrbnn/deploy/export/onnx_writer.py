@@ -28,7 +28,7 @@ IR_VERSION = 9  # IR version of the file, low enough for older runtimes
 
 
 class OnnxGraph:
-    """An ONNX graph under construction: nodes and constants with unique names."""
+    """An ONNX graph under construction. Its nodes and constants have unique names."""
 
     def __init__(self, onnx: Any) -> None:
         """Store the onnx package."""
@@ -55,7 +55,7 @@ class OnnxGraph:
         return name
 
     def add_channel_constant(self, value: np.ndarray) -> str:
-        """Add per-channel numbers, shaped for (n, c, h, w), and return their name."""
+        """Store one number per channel as a constant for maps (n, c, h, w). Return the name of the constant."""
         return self.add_constant(value.astype(np.float32).reshape(-1, 1, 1))
 
 
@@ -125,7 +125,7 @@ def name_onnx_outputs(model: BnnModel) -> dict[str, int]:
 
 
 def write_onnx(path: Path | str, model: BnnModel) -> None:
-    """Write the ONNX file of a model atomically; create its folder if it does not exist."""
+    """Write the ONNX file of a model atomically. Create the folder of the file if it does not exist."""
     path, data = check_file_path(path), to_onnx(model)
     make_parent_folder(path)
     write_atomic(path, [data])
@@ -136,7 +136,7 @@ def _window_attributes(node: Node) -> dict[str, Any]:
     return {
         "kernel_shape": list(attributes["kernel"]),
         "strides": list(attributes["stride"]),
-        "pads": list(attributes["pad"]),  # top, left, bottom, right, as in ONNX
+        "pads": list(attributes["pad"]),  # padding at the top, left, bottom and right, in the same order as in ONNX
         **(
             {"dilations": list(attributes["dilation"]), "group": attributes["groups"]}
             if "dilation" in attributes
@@ -153,7 +153,7 @@ def _write_conv(graph: OnnxGraph, node: Node, inputs: list[str], channels: int) 
 
 def _write_signs(graph: OnnxGraph, node: Node, x: str) -> str:
     threshold = node.attributes["threshold"]
-    if isinstance(threshold, str):  # "mean": the mean over the whole map of an image
+    if isinstance(threshold, str):  # the threshold "mean" is the mean over the whole feature map of an image
         threshold_name = graph.add_node("ReduceMean", x, axes=[1, 2, 3], keepdims=1)
     else:
         threshold_name = graph.add_channel_constant(threshold)

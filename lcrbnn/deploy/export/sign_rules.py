@@ -1,4 +1,4 @@
-"""SIGN_RULES: the thresholds with which each method takes the sign of an activation, one row per method."""
+"""SIGN_RULES has one row per method, with the thresholds at which the method takes the sign of an activation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lcrbnn.nn.methods.slb import SlbActivation
 from lcrbnn.nn.methods.xnor import XnorActivation
 from lcrbnn.nn.methods.xnorpp import XnorPlusActivation
 
-Threshold = np.ndarray | str  # float32, one per channel, or "mean"
+Threshold = np.ndarray | str  # thresholds in float32, one per channel, or the word "mean"
 
 DOREFA_THRESHOLD = np.nextafter(
     np.float32(0.5), np.float32(0)
-)  # smallest x for which x + 0.5 rounds to 1 in float32 (ties round to even)
+)  # the smallest x for which x + 0.5 rounds to 1 in float32 (ties round to even)
 
 
 def to_array(x: Tensor) -> np.ndarray:
@@ -45,11 +45,12 @@ def _zero_threshold(binarizer: object, channels: int) -> Threshold:
 
 def _reactnet_threshold(binarizer: object, channels: int) -> Threshold:
     assert isinstance(binarizer, ReactActivation)
-    return -to_array(binarizer.shift)  # in float32, x + shift has the sign of the exact sum
+    # This threshold is exact, because the float32 sum x + shift has the sign of the exact sum
+    return -to_array(binarizer.shift)
 
 
 def _optional_shift_threshold(binarizer: object, channels: int) -> Threshold:
-    assert isinstance(binarizer, RecuActivation)  # its scale is positive and used for training only
+    assert isinstance(binarizer, RecuActivation)  # the scale of ReCU is positive and used only for training
     return np.zeros(channels, np.float32) if binarizer.shift is None else -to_array(binarizer.shift)
 
 
@@ -57,7 +58,7 @@ def _abcnet_threshold(binarizer: object, channels: int) -> Threshold:
     assert isinstance(binarizer, AbcActivation)
     return np.full(
         channels, -to_array(binarizer.shift - 0.5)[0], np.float32
-    )  # subtract in the same order as AbcActivation
+    )  # the subtraction has the same order as in AbcActivation
 
 
 def _mean_threshold(binarizer: object, channels: int) -> Threshold:
@@ -68,7 +69,7 @@ def _dorefa_threshold(binarizer: object, channels: int) -> Threshold:
     return np.full(channels, DOREFA_THRESHOLD, np.float32)
 
 
-# Type of activation binarizer -> function of binarizer and number of channels that returns the thresholds.
+# Dictionary: type of activation binarizer -> function (binarizer, number of channels) that returns the thresholds.
 SIGN_RULES: dict[type, Callable[[object, int], Threshold]] = {
     BnnActivation: _zero_threshold,
     XnorActivation: _zero_threshold,
@@ -84,9 +85,9 @@ SIGN_RULES: dict[type, Callable[[object, int], Threshold]] = {
     RecuActivation: _optional_shift_threshold,
     BiperActivation: _optional_shift_threshold,
     ResteActivation: _zero_threshold,
-    AbcActivation: _abcnet_threshold,  # with one base; more bases are rejected
+    AbcActivation: _abcnet_threshold,  # this rule is for one base; more bases are rejected
     ReactActivation: _reactnet_threshold,
     RbnnActivation: _mean_threshold,
     SimanActivation: _mean_threshold,
-    DorefaActivation: _dorefa_threshold,  # with one bit; more bits are rejected
+    DorefaActivation: _dorefa_threshold,  # this rule is for one bit; more bits are rejected
 }

@@ -18,7 +18,7 @@ from lcrbnn.nn.model_hooks import iter_binary_layers
 
 @dataclass
 class RecordedActivations:
-    """Input and output of each module by name; for binary layers also the signs of the input and the integer sums."""
+    """Dictionaries from module names to inputs, outputs and, for binary layers, input signs and integer sums."""
 
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class RecordedActivations:
 
 @contextmanager
 def record_activations(net: nn.Module) -> Iterator[RecordedActivations]:
-    """Record the activations of the forward passes inside the context; restore the network afterwards."""
+    """Record the activations of forward passes inside the context. At the end, restore the network."""
     recorded, hooks, layers = RecordedActivations(), [], dict(iter_binary_layers(net))
     for name, module in net.named_modules():
 
@@ -63,7 +63,7 @@ def to_channels_last(x: Tensor) -> np.ndarray:
 
 
 def to_format_order(x: Tensor, feature_order: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a tensor in the layout of the format, with the features of a flattened map in the format's order."""
+    """Return a tensor in the layout of the format. The features of a flattened map have the format's order."""
     return (to_channels_last(x) if feature_order is None else to_channels_last(x)[..., feature_order]).reshape(shape)
 
 
@@ -75,10 +75,10 @@ def source_module_name(node: Node) -> str:
 def find_torch_value(
     node: Node, recorded: RecordedActivations, feature_order: np.ndarray | None, shape: tuple[int, ...]
 ) -> np.ndarray | None:
-    """Return PyTorch's value of a node, or None if no module computes it."""
+    """Return PyTorch's value of a node, or None if no module computes this value."""
     name = node.name.split(" + ")[-1]
     block, _, part = name.rpartition(".")
     output: Any = recorded.outputs.get(name)
-    if output is None and node.op == "add" and part[3:].isdigit():  # the sum is the input of the block's activation
+    if output is None and node.op == "add" and part[3:].isdigit():  # the sum is the input of the activation of a block
         output = recorded.inputs[f"{block}.act{part.removeprefix('add')}"]
     return None if output is None else to_format_order(output, feature_order, shape)

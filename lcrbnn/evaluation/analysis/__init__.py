@@ -1,1 +1,1 @@
-"""Cost and properties of a network: operations, Lipschitz bounds, sensitivity, retention ratios, latent weights."""
+"""Properties of a network, such as operations, Lipschitz bounds, sensitivity, retention ratios and latent weights."""

@@ -1,4 +1,4 @@
-"""The measurements of `lcrbnn analyze`: norms, Lipschitz bounds, sensitivity, sign flips, ratios, correlations."""
+"""Measure what `lcrbnn analyze` prints, such as norms, Lipschitz bounds, sensitivity, sign flips and correlations."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from lcrbnn.nn.models.network import Network
 from lcrbnn.train.setup.options import RunOptions
 from lcrbnn.train.validation import NOISE_DEVIATIONS, iter_noisy_batches
 
-BATCH_SIZE = 128  # number of images for retention ratios and for correlations of activations, as in training
+BATCH_SIZE = 128  # number of images for retention ratios and for correlations of activations, as in a training batch
 SIGNIFICANT_DIGITS = 6
 NUM_PARTS = 4  # number of parts of an analysis; the progress bar counts them
-IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels: signs that differ between two different images
+IMAGE_PAIRS = "pairs"  # key in `flips`, next to the noise levels, for signs that differ between two different images
 
-# Figures that are compared between groups of runs: key in the summary -> title of the table row.
+# Dictionary: key in the summary of a number that is compared between groups of runs -> title of the table row.
 SUMMARY_TITLES: dict[str, str] = {
     "surrogate_log10": "log10 of the surrogate's upper bound",
     "eq5_log10": "log10 of Eq. 5's product (lower ends)",
@@ -155,7 +155,7 @@ def summarize_analysis(figures: dict[str, Any]) -> dict[str, float]:
         if deviation != IMAGE_PAIRS:
             relative_rates = [
                 rate / between_images[name] for name, rate in rates.items() if between_images[name]
-            ]  # signs that are not the same for all images
+            ]  # layers whose signs are the same for all images are left out
             if relative_rates:
                 summary[f"flips_over_pairs_{deviation}"] = statistics.fmean(relative_rates)
     if figures["ratios"] is not None:

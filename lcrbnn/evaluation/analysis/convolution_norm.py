@@ -34,23 +34,23 @@ class NormInterval(NamedTuple):
     low: float
     high: float
     steps: int = 0
-    residual: float = 0.0  # relative residual; at most CONVERGED_RESIDUAL if the lower bound has converged
+    residual: float = 0.0  # relative residual; it is at most CONVERGED_RESIDUAL if the lower bound has converged
 
 
 @dataclass(frozen=True)
 class Convolution:
     """The linear map y = gain * conv(pad(x)), in double precision."""
 
-    kernel: Tensor  # weights, (out, in / groups, kh, kw)
-    gain: Tensor  # a scale, or the factors of a batch norm; it broadcasts to (out, h', w')
+    kernel: Tensor  # weights of the convolution, (out, in / groups, kh, kw)
+    gain: Tensor  # output scale, or factors of a batch norm; the gain broadcasts to (out, h', w')
     stride: tuple[int, int]
-    padding: tuple[int, int, int, int]  # added pixels: left, right, top, bottom
+    padding: tuple[int, int, int, int]  # number of padded pixels at the left, right, top and bottom
     dilation: tuple[int, int]
     groups: int
     is_circular: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply the map: (n, in, h, w) -> (n, out, h', w')."""
+        """Apply the linear map to (n, in, h, w), which gives (n, out, h', w')."""
         x = F.pad(x, self.padding, mode="circular" if self.is_circular else "constant")
         return self.gain * F.conv2d(x, self.kernel, None, self.stride, 0, self.dilation, self.groups)
 

@@ -1,4 +1,4 @@
-"""Cost of a network for one image: parameters, stored bits, multiply-accumulates and element-wise operations.
+"""Count parameters, stored bits, multiply-accumulates and element-wise operations of a network for one image.
 
 The operations are counted during one forward pass, by these rules:
 
@@ -36,7 +36,7 @@ from lcrbnn.nn.methods.binarizer import Binarizer
 from lcrbnn.nn.model_hooks import eval_mode
 from lcrbnn.nn.models.blocks import Maxout
 
-BINARY_OPS_PER_OP = 64  # number of 1-bit operations that count as one operation
+BINARY_OPS_PER_OP = 64  # number of 1-bit operations that count as one OP
 FLOAT_BITS = 32
 
 
@@ -48,24 +48,25 @@ class LayerCost:
     kind: str  # kind of the layer: binary, mixed or real
     weights: int
     macs: int
-    bits: int  # bits per activation times number of weight bases; 32 for real activations
+    bits: int  # (bits per activation) x (number of weight bases); 32 for real activations
 
 
 @dataclass(frozen=True)
 class Cost:
     """Size of a network and cost of one image."""
 
-    parameters: int  # number of learnable numbers, including latent weights
+    parameters: int  # number of learnable parameters, including latent weights
     binary_weights: int  # number of latent weights of binary layers
-    binary_macs: int  # multiply-accumulates of a 1-bit weight and an activation of one or a few bits
-    mixed_macs: int  # multiply-accumulates of a 1-bit weight and a real activation, or vice versa
+    binary_macs: int  # number of multiply-accumulates of a 1-bit weight and an activation of one or a few bits
+    mixed_macs: int  # number of multiply-accumulates of a 1-bit weight and a real activation, or vice versa
     real_macs: int
-    bit_operations: int = 0  # BOPs: each of the binary_macs counts once per bit of the activation
+    # Number of bit operations (BOPs): each of the binary_macs counts once per bit of the activation
+    bit_operations: int = 0
     element_wise: int = 0
     # Stored bits. A binary weight has 1 bit per base (2 bits for three levels). Any other parameter or batch-norm
     # statistic has 32 bits. A parameter that only training needs has 0 bits.
     stored_bits: int = 0
-    weight_bits: int = 0  # stored bits of the binary weights alone
+    weight_bits: int = 0  # number of stored bits of the binary weights alone
     layers: tuple[LayerCost, ...] = field(default=(), repr=False)
 
     @property
@@ -80,12 +81,12 @@ class Cost:
 
     @property
     def ops_all(self) -> float:
-        """Return OPs of the whole network, including element-wise operations."""
+        """Return the OPs of the whole network, including element-wise operations."""
         return self.flops + self.bit_operations / BINARY_OPS_PER_OP
 
 
 def count_cost(model: nn.Module, shape: tuple[int, ...]) -> Cost:
-    """Return the cost of one image with this shape (channels, height, width). It is counted during a forward pass."""
+    """Return the cost of one image with this shape (channels, height, width), counted during a forward pass."""
     counter = _CostCounter()
     named_layers = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [m.register_forward_hook(counter.make_layer_hook(name)) for name, m in named_layers]
@@ -163,8 +164,8 @@ class _CostCounter(TorchDispatchMode):
         return add_operations
 
 
-STANDARDIZATION_OPS = 4  # operations per number: mean, standard deviation, difference, quotient
-# type of module -> function (module, input, output) that returns the number of operations
+STANDARDIZATION_OPS = 4  # number of operations per activation: mean, standard deviation, difference, quotient
+# dictionary: type of module -> function (module, input, output) that returns the number of operations
 OperationRule = Callable[[Any, Tensor, Tensor], int]
 
 _ADD_OPERATORS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
@@ -212,7 +213,7 @@ def _kind_and_bits(layer: nn.Module) -> tuple[str, int]:
 
 
 def _offset_taps(layer: nn.Module) -> int:
-    """Return the multiply-accumulates for an offset of the weights, which needs one filter of ones per group."""
+    """Return the number of multiply-accumulates for an offset of the weights, which adds a filter of ones per group."""
     if not isinstance(layer, BinaryLayer) or layer.binarize_weight().offset is None:
         return 0
     return layer.weight[0].numel() * getattr(layer, "groups", 1)
@@ -225,6 +226,6 @@ def _count_training_only(model: nn.Module) -> int:
 
 
 def _count_running_statistics(model: nn.Module) -> int:
-    """Return the number of running means and variances. They are stored but are not parameters."""
+    """Return the number of running means and variances, which are stored but are not parameters."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     return sum(s.numel() for m in norms for s in (m.running_mean, m.running_var) if s is not None)

@@ -1,4 +1,4 @@
-"""Latent weights of each layer of a network: random samples, standard deviation, kurtosis and histograms.
+"""Sample the latent weights of each layer of a network, and compute standard deviation, kurtosis and histograms.
 
 The stored latent weights are used. Many methods standardize a filter before they take its sign. So the standard
 deviation alone does not determine the outputs of the network. The kurtosis does not change with the standard deviation.

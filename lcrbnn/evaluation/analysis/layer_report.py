@@ -1,4 +1,4 @@
-"""Measurements of each layer of a network as JSON values: latent weights and correlations of activations."""
+"""Measure each layer of a network, and return latent-weight statistics and activation correlations as JSON values."""
 
 from __future__ import annotations
 

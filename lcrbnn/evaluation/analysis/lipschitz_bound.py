@@ -57,7 +57,7 @@ def bound_lipschitz(model: nn.Module, images: Tensor) -> LipschitzBounds:
 
 
 def _log10(value: float) -> float:
-    return math.log10(max(value, 1e-300))  # a layer of zeros has the norm 0, whose logarithm does not exist
+    return math.log10(max(value, 1e-300))  # a layer of zeros has the norm 0, which has no logarithm
 
 
 def _record_input_shapes(model: nn.Module, image: Tensor) -> dict[str, torch.Size]:
@@ -82,7 +82,7 @@ NamedModule = tuple[str, nn.Module]
 
 
 class _BoundCalculator:
-    """Multiplies the bounds of the modules of a network, and stores the norm of each layer."""
+    """Calculator that multiplies the bounds of the modules of a network, and stores the norm of each layer."""
 
     def __init__(self, input_shapes: dict[str, torch.Size]) -> None:
         self.input_shapes = input_shapes
@@ -97,7 +97,7 @@ class _BoundCalculator:
         )
 
     def bound_chain(self, modules: Sequence[NamedModule]) -> float:
-        """Return the product of the bounds of consecutive modules. A batch norm is merged into the layer before it."""
+        """Return the product of the bounds of consecutive modules. Batch norms are merged into the layer before."""
         total, remaining = 1.0, list(modules)
         while remaining:
             name, module = remaining.pop(0)
@@ -184,7 +184,7 @@ def _bound_batch_norm(calculator: _BoundCalculator, name: str, module: Any) -> f
 
 
 def _windows_per_pixel(pool: nn.MaxPool2d) -> int:
-    """Return in how many pooling windows a pixel can be, along one axis."""
+    """Return the maximum number of pooling windows that contain a pixel, along one axis."""
     size, stride = pool.kernel_size, pool.stride
     assert isinstance(size, int)
     assert isinstance(stride, int)

@@ -20,14 +20,14 @@ from lcrbnn.nn.models.network import Network
 
 
 class LayerMaps(NamedTuple):
-    """Activations of a batch at one layer, one row per image: real values, and values as binarized by the layer."""
+    """Activations of a batch at one layer, with one row per image, as real values and as values after binarization."""
 
     real: Tensor
     binary: Tensor | None  # binarized activations; None in a network with real activations
 
 
 class Similarity(NamedTuple):
-    """Means over all pairs of different images: absolute correlation, absolute cosine, correlation with sign."""
+    """Absolute correlation, absolute cosine and signed correlation, averaged over all pairs of different images."""
 
     correlation: float
     cosine: float

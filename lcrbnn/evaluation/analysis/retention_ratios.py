@@ -1,4 +1,4 @@
-"""Retention ratio of each layer as in the paper, and a test of the paper's assumption that images are independent."""
+"""Measure the retention ratio of each layer as in the paper, and test the assumption that images are independent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lcrbnn.nn.models.network import Network
 
 # number of power iterations; the five iterations of training underestimate sigma (docs/method.md)
 POWER_ITERATIONS = 200
-NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}  # key in records -> LCR variant
+# Dictionary from a key in records to a normalization of feature maps
+NORMALIZATION_BY_KEY = {"eq8": "none", "eq8-unit": "l2"}
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Sensitivity to noise: how much the output changes, and which fraction of signs flips in each layer."""
+"""Measure the sensitivity to noise, which is the change of the output, and the fraction of flipped signs per layer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def capture_layer_signs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
 class FlipRates(NamedTuple):
     """Fractions of a layer's signs that differ between an image and its noisy version, and between two images."""
 
-    under_noise: list[float]  # one fraction per noisy version
-    between_images: float  # Reference value. Signs that are the same for all images cannot flip either.
+    under_noise: list[float]  # fraction of flipped signs for each noisy version
+    # Fraction of signs that differ between two images. Signs that are the same for all images cannot flip under noise
+    # either.
+    between_images: float
 
 
 def measure_flip_rates(model: nn.Module, clean: Tensor, noisy: Sequence[Tensor]) -> dict[str, FlipRates]:
@@ -105,7 +107,7 @@ def _interpolate(sorted_values: Tensor, position: float) -> Tensor:
 
 
 def _summarize_values(values: Tensor) -> dict[str, float]:
-    values = values.double().sort().values  # torch.quantile would accept at most 16 million numbers
+    values = values.double().sort().values  # sort instead of torch.quantile, which accepts at most 16 million numbers
     quantiles = torch.stack([_interpolate(values, q * (len(values) - 1)) for q in QUANTILES])
     return {
         "mean": values.mean().item(),

@@ -1,1 +1,1 @@
-"""Adversarial attacks: they change a test image by at most eps per pixel (Linf ball), so that it is misclassified."""
+"""Adversarial attacks, which change pixels of a test image by at most eps (Linf ball) to cause a wrong prediction."""

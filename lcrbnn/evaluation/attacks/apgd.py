@@ -1,4 +1,4 @@
-"""APGD: PGD with an adaptive step size (Croce and Hein 2020, Algorithm 1), for any loss."""
+"""APGD is PGD with an adaptive step size (Croce and Hein 2020, Algorithm 1), for any loss."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MIN_INCREASE_FRACTION = 0.75
 
 
 def checkpoint_steps(steps: int) -> list[int]:
-    """Return the steps at which the step size is adapted: the first at 22 % of all steps.
+    """Return the steps at which the step size is adapted. The first of them comes after 22 % of all steps.
 
     The intervals between them shrink to 6 % of all steps.
     """
-    percent, interval, checkpoints = 22, 22, []  # integer arithmetic avoids rounding errors
+    percent, interval, checkpoints = 22, 22, []  # percentages are integers, so that there are no rounding errors
     while percent < 100:
         checkpoints.append(-(-percent * steps // 100))
         interval = max(interval - 3, 6)
@@ -121,7 +121,7 @@ def _record_point(state: _SearchState, x: Tensor, losses: Tensor, gradient: Tens
 
 
 def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
-    """Return the state after a checkpoint: for some images, halve the step size and return to the best point.
+    """Return the state after a checkpoint, where some images get half the step size and return to the best point.
 
     These are images for which too few steps increased the loss, or whose best loss did not change.
     """
@@ -143,7 +143,7 @@ def _adapt_step_size(state: _SearchState, num_steps: int) -> _SearchState:
 
 
 def _next_point(state: _SearchState, ball: LinfBall, *, is_first: bool) -> Tensor:
-    """Return the next point: a step along the sign of the gradient. Except in the first step, momentum is added."""
+    """Return the next point, one step along the gradient's sign. All steps except the first also have momentum."""
     gradient_step = ball.project(state.x + state.step_size[:, None, None, None] * state.gradient.sign())
     if is_first:
         return gradient_step

@@ -1,4 +1,4 @@
-"""Losses that attacks maximize. Each returns one number per image, computed from logits and labels."""
+"""Losses that attacks maximize. Each loss returns one number per image, computed from logits and labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def scaled_cross_entropy(temperature: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a cross-entropy loss that divides the logits of each image by its temperature. Temperatures are (n,).
+    """Return a cross-entropy loss for logits that are divided by a temperature per image, (n,).
 
     Large logits saturate the softmax. Then its gradient vanishes, and the network seems robust although it is not.
     """
@@ -41,7 +41,7 @@ def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def dlr_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the difference of logits ratio (Croce and Hein 2020): margin / (largest - third largest logit).
+    """Return the difference of logits ratio (Croce and Hein 2020), margin / (largest - third largest logit).
 
     The ratio does not change if the logits are shifted or scaled. So it needs no temperature.
     """

@@ -1,4 +1,4 @@
-"""ATTACKS: all attacks, from the weakest to the strongest. The last one, Square, uses no gradients."""
+"""ATTACKS contains all attacks, from the weakest to the strongest. The last attack, Square, uses no gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attack:
     name: str
     summary: str
     uses_gradients: bool
-    run: Callable[..., Tensor]  # (model, ball, **settings) -> attacked images inside the ball
+    run: Callable[..., Tensor]  # function: (model, ball, **settings) -> attacked images inside the ball
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, model: AttackedModel, ball: LinfBall) -> Tensor:

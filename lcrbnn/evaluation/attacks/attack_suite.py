@@ -1,4 +1,4 @@
-"""Run all attacks on some images: accuracy under each attack and under all of them, detection of masked gradients."""
+"""Run all attacks on some images, measure the accuracy under one and under all attacks, detect masked gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lcrbnn.evaluation.attacks.attack_registry import Attack
 from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
 BATCH_SIZE = 1000  # number of images per batch
-ROUNDING_TOLERANCE = 1e-6  # how much the distance may exceed eps because of rounding
+ROUNDING_TOLERANCE = 1e-6  # maximum amount by which rounding can increase a distance beyond eps
 
 MASKED_GRADIENTS_WARNING = (
     "MASKED GRADIENTS: at {eps} an attack without gradients (accuracy {black:.1f} %) is stronger than every gradient "
@@ -23,14 +23,15 @@ MASKED_GRADIENTS_WARNING = (
 class RobustAccuracy(NamedTuple):
     """Accuracy in percent without attack, under each attack and under all attacks, at one eps."""
 
-    clean: float  # accuracy without attack
-    accuracy: dict[str, float]  # accuracy under each attack
-    worst: float  # accuracy if only images count that stay correct under every attack
-    gradients: float | None  # the same for gradient attacks only; None if there is no gradient attack
+    clean: float  # accuracy in percent without attack
+    accuracy: dict[str, float]  # dictionary from the name of an attack to the accuracy in percent under it
+    worst: float  # percentage of images that stay correct under every attack
+    # Percentage of images that stay correct under every gradient attack; None without gradient attacks
+    gradients: float | None
     black_box_only: int  # number of images that only attacks without gradients misclassify
-    best_gradient: float | None  # accuracy under the strongest gradient attack
-    best_black_box: float | None  # accuracy under the strongest attack without gradients
-    # by attack, one entry per image: whether it is correct both without and with the attack
+    best_gradient: float | None  # accuracy in percent under the strongest gradient attack
+    best_black_box: float | None  # accuracy in percent under the strongest attack without gradients
+    # dictionary: attack -> for each image, whether the prediction is correct without and with the attack
     survived: dict[str, list[bool]]
 
     @property

@@ -1,4 +1,4 @@
-"""Attacks on a trained network: selection of attacks, settings, and figures for the record."""
+"""Run attacks on a trained network: select the attacks, choose the settings, and collect the numbers for the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORST = "worst"
 
 
 def select_attacks(names: Sequence[str], changes: Mapping[str, int | None]) -> dict[str, Attack]:
-    """Return the named attacks (default: all).
+    """Return the named attacks, or all attacks if there are no names.
 
     Steps, restarts and queries replace the values of attacks that have them.
     """

@@ -1,4 +1,4 @@
-"""Square attack: random search with squares, without gradients (Andriushchenko et al. 2020, Linf)."""
+"""The Square attack is a random search with squares, without gradients (Andriushchenko et al. 2020, Linf)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from lcrbnn.evaluation.attacks.attack_losses import logit_margin
 from lcrbnn.evaluation.attacks.threat_model import AttackedModel, LinfBall
 
-INITIAL_AREA_FRACTION = 0.8  # area of the first squares as a fraction of the image
+INITIAL_AREA_FRACTION = 0.8  # fraction of the image area that the first squares cover
 # numbers of queries, of 10,000 in total, after which the area is halved
 HALVING_QUERIES = (10, 50, 200, 1000, 2000, 4000, 6000, 8000)
 QUERIES_PER_DRAW = 500  # number of queries for which random numbers are drawn together

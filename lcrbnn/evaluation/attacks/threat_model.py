@@ -1,4 +1,4 @@
-"""Threat model: how much an attack may change a pixel, and how it can use the network."""
+"""The threat model defines how much an attack may change a pixel, and how an attack can use the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lcrbnn.nn.model_hooks import eval_mode
 class LinfBall:
     """Images and their Linf balls. A ball contains all images that differ from its centre by at most eps per pixel."""
 
-    images: Tensor  # (n, channels, h, w), pixels from 0 to 1
+    images: Tensor  # images (n, channels, h, w) with pixels from 0 to 1
     labels: Tensor
     indices: tuple[int, ...]  # row numbers of the images in their split, which determine the random numbers
     eps: float
@@ -75,7 +75,7 @@ class AttackedModel:
 
     @torch.no_grad()
     def query(self, pixels: Tensor) -> Tensor:
-        """Return the logits without gradients. This counts as one query of a black-box attack."""
+        """Return the logits without gradients. The call counts as one query of a black-box attack."""
         return self.compute_logits(pixels)
 
     def compute_gradient(self, pixels: Tensor, labels: Tensor, loss: AttackLoss) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Blur corruptions: defocus, glass, motion, zoom, Gaussian."""
+"""Blur corruptions, which are defocus, glass, motion, zoom and Gaussian blur."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def disk_kernel(radius: float, blur_std: float) -> np.ndarray:
 
 # -- glass ---------------------------------------------------------------------------------------------------------
 
-GlassParameters = tuple[float, int, int]  # parameters: std of the Gaussian, largest shift in pixels, number of rounds
+# Standard deviation of the Gaussian, largest shift in pixels, number of rounds
+GlassParameters = tuple[float, int, int]
 
 
 def draw_glass_shifts(rng: ImageRandom, images: Tensor, parameters: GlassParameters) -> tuple[Tensor]:
@@ -137,7 +138,7 @@ def motion_blur(images: Tensor, parameters: tuple[float, float], angle: Tensor) 
 
 
 def apply_motion_blur(images: Tensor, radius: float, std: float, angle: Tensor) -> Tensor:
-    """Return images with the motion blur of ImageMagick: half a Gaussian along a line, 16 bits, repeated edges."""
+    """Return images with ImageMagick's motion blur, half a Gaussian along a line, in 16 bits with repeated edges."""
     n, _, h, w = images.shape
     weights = _half_gaussian(radius, std)
     x, total = images.double(), torch.zeros_like(images, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""CORRUPTIONS: the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C.
+"""CORRUPTIONS contains the 19 corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-10-C.
 
 `apply_corruption` applies one of them.
 """
@@ -21,8 +21,8 @@ from lcrbnn.evaluation.corruptions.severities import IMAGE_SIDES, SEVERITY_PARAM
 SEVERITIES = (1, 2, 3, 4, 5)
 SEED = 0  # fixed seed, so that all networks are evaluated on the same corrupted images
 PIXELS_PER_CPU_BATCH = 1 << 16  # number of pixels per batch that fits into the cache of a CPU
-GPU_BATCH_FACTOR = 64  # number of pixels per batch on a GPU, which needs larger batches
-MIN_BATCH_IMAGES = 8  # minimum batch size; it matters for large images
+GPU_BATCH_FACTOR = 64  # factor by which a batch on a GPU is larger than a batch on a CPU
+MIN_BATCH_IMAGES = 8  # minimum number of images in a batch; the limit matters for large images
 
 
 def _draw_nothing(rng: ImageRandom, images: Tensor, parameters: Any) -> tuple[()]:
@@ -31,7 +31,7 @@ def _draw_nothing(rng: ImageRandom, images: Tensor, parameters: Any) -> tuple[()
 
 @dataclass(frozen=True)
 class Corruption:
-    """A row of CORRUPTIONS: functions that draw random numbers and corrupt images.
+    """A row of CORRUPTIONS, with functions that draw random numbers and corrupt images.
 
     `draw(rng, images, parameters)` returns the random numbers, and `apply(images, parameters, *draws)` is the
     deterministic corruption, uint8 to uint8. With the random numbers of the published code, `apply` reproduces the
@@ -39,8 +39,8 @@ class Corruption:
     """
 
     name: str
-    family: str  # noise, blur, weather or digital
-    is_main: bool  # True for the 15 corruptions that are averaged; the other four are meant for validation
+    family: str  # family of the corruption: noise, blur, weather or digital
+    is_main: bool  # True for the 15 corruptions that are averaged, False for the four validation corruptions
     apply: Callable[..., Tensor]
     draw: Callable[[ImageRandom, Tensor, Any], tuple[Any, ...]] = _draw_nothing
 

@@ -1,4 +1,4 @@
-"""Digital corruptions: contrast, elastic deformation, pixelation, JPEG compression, saturation."""
+"""Digital corruptions, which are contrast, elastic deformation, pixelation, JPEG compression and saturation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contrast(images: Tensor, factor: float) -> Tensor:
 
 
 def saturate(images: Tensor, parameters: tuple[float, float]) -> Tensor:
-    """Return images with another saturation: it is multiplied by a factor, and an offset is added."""
+    """Return images with another saturation, which is multiplied by a factor and increased by an offset."""
     factor, offset = parameters
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, (saturation * factor + offset).clamp(0, 1), value))
@@ -79,7 +79,7 @@ def pixelate(images: Tensor, scale: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def box_matrix(old_side: int, new_side: int) -> np.ndarray:
-    """Return the integer weights (new_side, old_side) of Pillow's box filter. 2^PILLOW_FRACTION_BITS means weight 1."""
+    """Return the integer weights (new_side, old_side) of Pillow's box filter, in units of 2^-PILLOW_FRACTION_BITS."""
     scale = old_side / new_side
     box_width = max(scale, 1.0)
     matrix = np.zeros((new_side, old_side))
@@ -96,7 +96,7 @@ def box_matrix(old_side: int, new_side: int) -> np.ndarray:
 
 ElasticParameters = tuple[
     float, float, float
-]  # parameters: amplitude of the field in pixels, std of its smoothing, largest shift of the points
+]  # amplitude of the field in pixels, standard deviation of its smoothing, largest shift of the points
 
 
 def draw_elastic(rng: ImageRandom, images: Tensor, parameters: ElasticParameters) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,8 @@ def _apply_affine(x: Tensor, point_shifts: Tensor) -> Tensor:
     forward_matrix = torch.stack(
         [target_points[:, 1] - target_points[:, 2], target_points[:, 0] - target_points[:, 1]], 2
     )
-    forward_matrix = divide(forward_matrix, high - low)  # shape (n, xy, xy)
+    # Affine matrix (n, xy, xy) from input positions to output positions
+    forward_matrix = divide(forward_matrix, high - low)
     forward_shift = target_points[:, 2] - (forward_matrix[:, :, 0] + forward_matrix[:, :, 1]) * low
     a, b, c, d = forward_matrix[:, 0, 0], forward_matrix[:, 0, 1], forward_matrix[:, 1, 0], forward_matrix[:, 1, 1]
     determinant = a * d - b * c

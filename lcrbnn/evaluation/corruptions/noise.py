@@ -31,7 +31,7 @@ def speckle_noise(images: Tensor, std: float, noise: Tensor) -> Tensor:
 
 
 def draw_photon_counts(rng: ImageRandom, images: Tensor, photons: float) -> tuple[Tensor]:
-    """Return random photon counts of each pixel: Poisson numbers with mean pixel * photons (pixel from 0 to 1).
+    """Return random photon counts, Poisson numbers with mean pixel * photons (pixel from 0 to 1).
 
     They are drawn by inverting tables of the 256 cumulative distributions.
     """
@@ -64,7 +64,7 @@ def shot_noise(images: Tensor, photons: float, counts: Tensor) -> Tensor:
 
 
 def draw_impulses(rng: ImageRandom, images: Tensor, fraction: float) -> tuple[Tensor]:
-    """Return +1 (salt) and -1 (pepper) at random positions and 0 elsewhere. Each takes half of the fraction."""
+    """Return +1 (salt) and -1 (pepper) at random positions, and 0 elsewhere. Salt and pepper are equally likely."""
     u = rng.uniform(*images.shape[1:])
     return ((u < fraction / 2).to(torch.int8) - ((u >= fraction / 2) & (u < fraction)).to(torch.int8),)
 

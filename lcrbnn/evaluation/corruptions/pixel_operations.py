@@ -1,4 +1,4 @@
-"""Pixel operations that give the same bits on every device: conversions, shifts, filters, HSV colors."""
+"""Pixel operations that give the same bits on every device, such as conversions, shifts, filters and HSV colors."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def rgb_to_hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """Return RGB images for this hue, saturation and value. It is the inverse of rgb_to_hsv."""
+    """Return RGB images for this hue, saturation and value. This function is the inverse of rgb_to_hsv."""
     scaled_hue = hue * 6
     sector = torch.floor(scaled_hue)
     fraction = scaled_hue - sector

@@ -9,7 +9,8 @@ from typing import Any
 
 IMAGE_SIDES = (32, 64, 224)
 
-# corruption -> image side -> five severities. The module of each corruption explains the entries of its tuples.
+# Dictionary: corruption -> image side -> parameters of the five severities. The module of each corruption explains
+# the entries of its tuples.
 SEVERITY_PARAMETERS: dict[str, dict[int, tuple[Any, ...]]] = {
     "gaussian_noise": {
         32: (0.04, 0.06, 0.08, 0.09, 0.10),

@@ -1,4 +1,4 @@
-"""Spatter corruption: drops of water with bright rims, or mud."""
+"""The spatter corruption adds drops of water with bright rims, or mud."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SpatterParameters = tuple[
     float, float, float, float, float, int
-]  # parameters: mean and std of the noise, std of its smoothing, threshold, amount, 1 = mud
+]  # noise mean, noise std, smoothing std, threshold, amount, kind of liquid (1 = mud, else water)
 WATER_RGB = (175 / 255, 238 / 255, 238 / 255)
 MUD_RGB = (63 / 255, 42 / 255, 20 / 255)
 MIN_MUD_COVER = 0.8
-MAX_EDGE_DISTANCE_PX = 20  # distances to an edge above this value count as this value
+MAX_EDGE_DISTANCE_PX = 20  # largest distance to an edge in pixels; larger distances count as this distance
 WEAK_EDGE_THRESHOLD, STRONG_EDGE_THRESHOLD = 50, 150  # lower and upper threshold of the Canny edge detector
 RELIEF_KERNEL = np.array([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
 BOX_KERNEL = np.ones((3, 3))
@@ -80,7 +80,7 @@ def _compute_shine(liquid: Tensor, amount: float) -> Tensor:
 
 
 def canny_edges(level: Tensor) -> Tensor:
-    """Return the Canny edges of uint8 images (n, h, w) as bool. They equal those of OpenCV."""
+    """Return the Canny edges of uint8 images (n, h, w) as bool. The edges equal those of OpenCV."""
     h, w = level.shape[-2:]
     padded_level = pad_image(level.int(), 1, nearest_index)
 
@@ -149,7 +149,7 @@ def equalize_levels(levels: Tensor) -> Tensor:
     The input levels are integers from 0 to MAX_EDGE_DISTANCE_PX.
     """
     num_pixels = levels[0].numel()
-    # number of pixels by image and distance, (n, MAX_EDGE_DISTANCE_PX + 1)
+    # number of pixels for each image and each distance, (n, MAX_EDGE_DISTANCE_PX + 1)
     counts = torch.stack([(levels == v).sum((1, 2)) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     cumulative = torch.stack([counts[:, : v + 1].sum(1) for v in range(MAX_EDGE_DISTANCE_PX + 1)], 1)
     lowest_level = (counts > 0).int().argmax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Weather corruptions: snow, frost, fog, and brightness."""
+"""Weather corruptions, which are snow, frost, fog and brightness."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from lcrbnn.evaluation.corruptions.pixel_operations import (
 
 SnowParameters = tuple[
     float, float, float, float, float, float, float
-]  # parameters: mean and std of the noise, zoom, threshold, radius and std of the blur, weight of the image
-INITIAL_ROUGHNESS = 100.0  # largest random deviation from the mean of the neighbours in the plasma fractal
+]  # noise mean, noise std, zoom, threshold, blur radius, blur std, weight of the original image
+# Largest random deviation from the mean of the neighbours, at the first level of the plasma fractal
+INITIAL_ROUGHNESS = 100.0
 
 
 def draw_snow(rng: ImageRandom, images: Tensor, parameters: SnowParameters) -> tuple[Tensor, Tensor]:
@@ -55,7 +56,7 @@ def _to_gray(x: Tensor) -> Tensor:
     for channel, weight in ((0, 0.299), (2, 0.114)):
         product = x[:, channel : channel + 1].double() * float(
             np.float32(weight)
-        )  # This is exact in float64, because the product has 48 bits.
+        )  # the product is exact in float64, because it has 48 bits
         total = (product + total.double()).float()
     return total
 
@@ -128,6 +129,6 @@ def plasma_fractal(draws: list[Tensor], decay: float) -> Tensor:
 
 
 def brightness(images: Tensor, offset: float) -> Tensor:
-    """Return images that are brighter: an offset is added to their V channel in HSV."""
+    """Return brighter images, with an offset added to the V channel of HSV."""
     hue, saturation, value = rgb_to_hsv(to_unit_range(images))
     return to_uint8(hsv_to_rgb(hue, saturation, (value + offset).clamp(0, 1)))

@@ -1,4 +1,4 @@
-"""Sources of corrupted images: generated from the test split, or read from a folder with CIFAR-10-C or ImageNet-C."""
+"""Sources of corrupted images, which are generated from the test split, or read from CIFAR-10-C or ImageNet-C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CorruptedBatch(NamedTuple):
 class CorruptedSet(Protocol):
     """Base class of a source of corrupted images."""
 
-    name: str  # description of the source, written to the record
+    name: str  # text in the record that describes the source
     num_images: int  # number of images per corruption and severity
 
     def iter_batches(self, corruption: str, severity: int) -> Iterator[CorruptedBatch]:
@@ -41,7 +41,7 @@ class CorruptedSet(Protocol):
 
 
 class GeneratedSet:
-    """Images of the test split, corrupted by this package."""
+    """Images of the test split, which this package corrupts."""
 
     name = "regenerated"
 
@@ -62,7 +62,7 @@ class GeneratedSet:
 
 
 class CifarCFolder:
-    """CIFAR-10-C as published: labels.npy, and one file NAME.npy per corruption.
+    """CIFAR-10-C as published, with labels.npy and one file NAME.npy per corruption.
 
     A file has the images of all severities in order, uint8 (5 n, h, w, 3).
     """
@@ -113,7 +113,7 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 class ImageNetCFolder:
-    """ImageNet-C or Tiny-ImageNet-C as published: CORRUPTION/SEVERITY/CLASS/IMAGE, or FAMILY/CORRUPTION/...
+    """ImageNet-C or Tiny-ImageNet-C as published, in folders CORRUPTION/SEVERITY/CLASS or FAMILY/CORRUPTION/...
 
     Classes are numbered in the alphabetical order of their names. With `max_images`, only that many evenly spaced
     images are used.
@@ -176,7 +176,7 @@ class ImageNetCFolder:
 
 
 def _find_corruption_folder(folder: Path, corruption: str) -> Path:
-    """Return the folder of one corruption. It is in the main folder, or in a subfolder such as blur or noise."""
+    """Return the folder of one corruption, in the main folder or in a subfolder such as blur or noise."""
     for candidate in (folder / corruption, *sorted(folder.glob(f"*/{corruption}"))):
         if candidate.is_dir():
             return candidate

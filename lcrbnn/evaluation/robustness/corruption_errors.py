@@ -1,4 +1,4 @@
-"""Errors of networks on corrupted images. Each batch is corrupted once, then all networks evaluate it."""
+"""Measure the errors of networks on corrupted images. Each batch is corrupted once, then all networks evaluate it."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ CORRUPTION_SEVERITY_PAIRS = [(name, severity) for name in CORRUPTIONS for severi
 
 @dataclass(frozen=True)
 class RobustnessSettings:
-    """Settings of a measurement: which images, corruptions and classifier heads are used."""
+    """Settings of a measurement, which select images, corruptions and classifier heads."""
 
     num_images: int | None = None  # number of test images; None = all test images
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
     # folder with published corrupted images; None = corrupt the test images here
     corrupted_data_folder: Path | None = None
     frost_photos_folder: Path | None = None  # folder with the frost photos; None = the folder frost in the data folder
-    refit_heads: bool = False  # whether heads that are trained again on training images are measured too
+    # True if the last layer is also trained again on training images, and both versions are measured
+    refit_heads: bool = False
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ def measure_corruption_errors(
 def _open_corrupted_set(
     dataset: DataSet, images: ImageArrays, settings: RobustnessSettings, options: RunOptions, device: torch.device
 ) -> tuple[CorruptedSet, FrostPhotos | None]:
-    """Return the source of corrupted test images, and the frost photos if it needs them."""
+    """Return the source of corrupted test images, and the frost photos if the source needs them."""
     if settings.num_images is not None:
         check_number(settings.num_images, "--num-images", low=1, high=len(images.test.labels), integer=True)
     photos = None
@@ -145,7 +146,7 @@ def _build_record_settings(
 
 
 class _Measurement:
-    """Measures the corruptions that are missing. A progress bar counts the batches."""
+    """Measurement of the missing corruptions. A progress bar counts the batches."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Errors of one network on corrupted images, and the record of them. The record is written after each corruption."""
+"""Measure the errors of one network on corrupted images. After each corruption, the errors are written to a record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AS_TRAINED = "as trained"
 REFIT_HEADS = (
     "refit on clean",
     "refit on corrupted",
-)  # names of heads that are trained again, by the training images that they are fitted on
+)  # names of heads that are trained again, on clean or on corrupted training images
 TEST_IMAGES_NOTE = "test images, clean and corrupted: not among the readings that the run's own record counts"
 
 

@@ -1,4 +1,4 @@
-"""Linear evaluation: the network is frozen except for its last layer, which is fitted again to training images."""
+"""Linear evaluation freezes a network except for its last layer, which is fitted again to training images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LBFGS_STEPS = 100
 
 
 class FeatureExtractor(nn.Module):
-    """A network without its last linear layer. It maps images to features (n, k)."""
+    """A network without its last linear layer, which maps images to features (n, k)."""
 
     def __init__(self, model: nn.Module) -> None:
         """Wrap a network. Raise InputError if it does not end in a linear layer.

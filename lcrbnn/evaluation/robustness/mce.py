@@ -1,4 +1,4 @@
-"""Means of the errors under corruption, and the mean corruption error (mCE), which is relative to AlexNet."""
+"""Compute means of the errors under corruption, and the mean corruption error (mCE), which is relative to AlexNet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from lcrbnn.evaluation.corruptions.corruption_registry import CORRUPTIONS
 
-ErrorsByCorruption = Mapping[str, Sequence[float]]  # corruption -> errors in percent at severities 1 to 5
+# Dictionary from a corruption to its errors in percent at severities 1 to 5
+ErrorsByCorruption = Mapping[str, Sequence[float]]
 
 # Errors of AlexNet on ImageNet-C, averaged over severities (Hendrycks and Dietterich, 2019). The mCE divides by them.
 ALEXNET_ERRORS: dict[str, float] = {
@@ -28,9 +29,9 @@ ALEXNET_ERRORS: dict[str, float] = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-# clean error of AlexNet as quoted in the literature; the source of the other values does not contain it
+# error of AlexNet on clean images (fraction) as quoted in the literature; the source above does not contain this error
 ALEXNET_CLEAN_ERROR = 0.435
-MCE_IMAGE_SIDE = 224  # mCE is only defined for ImageNet-C, which has images of this side length
+MCE_IMAGE_SIDE = 224  # side length in pixels of the images of ImageNet-C, for which alone mCE is defined
 
 MAIN_CORRUPTIONS = tuple(name for name, row in CORRUPTIONS.items() if row.is_main)
 
@@ -41,10 +42,10 @@ class CorruptionSummary(NamedTuple):
     The mCE is None unless images are 224 x 224.
     """
 
-    main: float | None  # mean over the 15 main corruptions and all severities
-    all: float | None  # mean over all 19 corruptions and all severities
-    main_worst: float | None  # mean over the 15 main corruptions at severity 5
-    all_worst: float | None  # mean over all 19 corruptions at severity 5
+    main: float | None  # mean error in percent over the 15 main corruptions and all severities
+    all: float | None  # mean error in percent over all 19 corruptions and all severities
+    main_worst: float | None  # mean error in percent over the 15 main corruptions at severity 5
+    all_worst: float | None  # mean error in percent over all 19 corruptions at severity 5
     mce: float | None
     relative_mce: float | None
 
@@ -77,7 +78,7 @@ def compute_mean_error(
 
 
 def compute_mce(errors: ErrorsByCorruption) -> float:
-    """Return the mean corruption error in percent: the ratio to AlexNet's error, averaged over the 15 corruptions."""
+    """Return the mean corruption error in percent, the ratio to AlexNet's error averaged over the 15 corruptions."""
     return statistics.fmean(statistics.fmean(errors[name]) / ALEXNET_ERRORS[name] for name in MAIN_CORRUPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Robustness as text: one table per group of runs, and the paired differences between groups."""
+"""Format robustness as text, with one table per group of runs and the paired differences between groups."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def render_group_table(title: str, evaluators: Sequence[CorruptionEvaluator]) ->
 
 
 def _collect_mean_errors(evaluators: Sequence[CorruptionEvaluator], head: str) -> dict[str, list[float]]:
-    """Return the clean error and all available mean errors. Keys are row titles, and each has one value per run."""
+    """Return a dictionary from row titles to values (one per run): the clean error and all available mean errors."""
     errors_by_title = {"clean": [evaluator.clean_errors[head] for evaluator in evaluators]}
     summaries: list[CorruptionSummary] = [
         summarize_errors(r.errors[head], r.clean_errors[head], r.dataset.image_size) for r in evaluators

@@ -84,7 +84,7 @@ def _as_rows(x: Tensor) -> Tensor:
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalizes with one product and one sum per element.
+    """Normalization with one product and one sum per element.
 
     Only the feature map itself is saved for the backward pass.
     """

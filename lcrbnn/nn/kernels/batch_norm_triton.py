@@ -16,7 +16,8 @@ from torch import Tensor
 
 MAX_CHANNELS_PER_PROGRAM = 64
 _ELEMENTS_PER_TILE = 4096
-_TARGET_PROGRAMS = 264  # about twice the number of multiprocessors of a large GPU
+# Number of GPU programs that a launch aims for: about two programs per multiprocessor of a large GPU
+_TARGET_PROGRAMS = 264
 _PARTS_PER_STEP: tl.constexpr = tl.constexpr(64)  # number of partial results that the last program combines at a time
 
 
@@ -110,7 +111,7 @@ def _coefficients_kernel(
     g, x, statistics, parts, counters, out, rows, channels,
     TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums of g and of g (x - mean) per channel, and the coefficients of the backward pass from them."""
+    """Compute the backward pass's coefficients from the sums of g and of g (x - mean) per channel."""
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     channel_mask = channel < channels
     first_row = tl.program_id(0) * TILES * ROWS

@@ -1,4 +1,4 @@
-"""A convolution that selects its implementation: torch, or a Triton kernel for few channels if that is faster."""
+"""Compute a convolution with torch, or with a Triton kernel for few channels if the kernel is faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lcrbnn.device import can_run_triton
 
 SUPPORTED_CHANNELS = (16, 32, 64)
-IMAGE_CHANNELS = 3  # numbers of input channels for which there is a kernel
+IMAGE_CHANNELS = 3  # the number of input channels of a color image; the kernel for images needs exactly this number
 # Maximum number of pixels in a batch, by number of channels. For 16 and 32 channels, offsets of 32 bits set the limit.
 # For 64 channels, torch is faster above this number.
 MAX_PIXELS_BY_CHANNELS = {16: 2**26, 32: 2**25, 64: 2**15}

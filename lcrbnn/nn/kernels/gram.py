@@ -1,4 +1,4 @@
-"""Gram matrices of feature maps: inner products of all pairs of samples in a batch, summed in float32."""
+"""Compute Gram matrices of feature maps, which are inner products of all pairs of samples in a batch, in float32."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lcrbnn.device import can_run_triton
 
-# Each row is cut into this many parts, which different programs multiply. Their products are added afterwards in a
-# fixed order.
+# Number of parts into which each row is cut. Different programs multiply the parts. The products are added afterwards,
+# in a fixed order.
 NUM_PARTS = 16
 # larger tiles of float32 would not fit into the memory of a multiprocessor
 _MAX_ROWS_16BIT, _MAX_ROWS_FLOAT32 = 256, 128

@@ -19,7 +19,7 @@ _MAX_ROWS = 256
 
 
 def supports_power_iteration(matrices: Tensor) -> bool:
-    """Return whether the kernel supports these matrices: (b, n, n) in float32 with n at most 256."""
+    """Return whether the kernel supports these matrices. They must be (b, n, n) in float32 with n at most 256."""
     _, rows, columns = matrices.shape
     return can_run_triton(matrices) and matrices.dtype == torch.float32 and rows == columns and 0 < rows <= _MAX_ROWS
 

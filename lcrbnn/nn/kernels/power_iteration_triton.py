@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_MAX_REGISTER_ROWS = 128  # a larger matrix does not fit into registers
+_MAX_REGISTER_ROWS = 128  # maximum number of rows of a matrix that fits into registers
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def _power_kernel(
     mask = column_mask[:, None] & column_mask[None, :]
     matrix = tl.load(matrices + matrix_index * n * n + column[:, None] * n + column[None, :], mask=mask, other=0.0)
     v = tl.load(initial_v + matrix_index * n + column, mask=column_mask, other=0.0)
-    previous_v = tl.zeros((SIZE,), dtype=tl.float32)  # must not be `v`: see the module docstring
+    previous_v = tl.zeros((SIZE,), dtype=tl.float32)  # this name must not be `v`; the module docstring explains why
     for _ in range(STEPS):
         previous_v = v
         # y = M v, or M^T (M v) if SQUARED. Then y is scaled to length 1. Padded rows and columns are 0 and have no
@@ -66,7 +66,7 @@ def _power_row_blocks_kernel(
             product = tl.sum(block * v[None, :], axis=1)
             if SQUARED:
                 y += tl.sum(block * product[:, None], axis=0)
-            else:  # write each row's product to its position in y: add a vector that is 0 elsewhere
+            else:  # write the product of each row to its position in y: add a vector that is 0 elsewhere
                 y += tl.sum(tl.where(row[:, None] == column[None, :], product[:, None], 0.0), axis=0)
         length = tl.sqrt(tl.sum(y * y, axis=0))
         v = y / tl.maximum(length, 1e-30)

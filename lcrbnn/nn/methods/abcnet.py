@@ -1,4 +1,4 @@
-"""ABC-Net: weights and activations as sums of several binary bases (Lin, Zhao & Pan 2017)."""
+"""ABC-Net represents weights and activations as sums of several binary bases (Lin, Zhao & Pan 2017)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AbcActivation(ActivationBinarizer):
         self.scale = nn.Parameter(torch.full((count,), 1 / count))
 
     def forward(self, x: Tensor) -> BinaryTensor:
-        """Return the signs of each base and its learned scale. Each base has its own threshold."""
+        """Return the signs and the learned scale of each base. Each base has its own threshold."""
         shift, scale = (ops.scale_gradient(p, x[0].numel()) for p in (self.shift - 0.5, self.scale))
         signs = [ops.surrogate_sign(x + shift[i], _half_clip_slope) for i in range(self.bits)]
         if self.bits == 1:

@@ -1,4 +1,4 @@
-"""AdaBin: adaptive binary sets {b - a, b + a} instead of {-1, +1} (Tu et al. 2022)."""
+"""AdaBin replaces the values {-1, +1} by the adaptive binary set {b - a, b + a} (Tu et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that change during training: the temperature of IR-Net and RBNN (Annealing), or any number (Schedule)."""
+"""Hold values that change during training: IR-Net's and RBNN's temperature (Annealing), or any number (Schedule)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Annealing(nn.Module):
     k: Tensor
 
     def __init__(self, t_min: float, t_max: float) -> None:
-        """Create the buffers, with their values at progress 0."""
+        """Create the buffers, with the values of t and k at progress 0."""
         super().__init__()
         check_number(t_min, "t_min", low=1e-12)
         check_number(t_max, "t_max", low=t_min)
@@ -37,7 +37,7 @@ class Annealing(nn.Module):
         self.register_buffer("k", torch.tensor(k))
 
     def set_progress(self, progress: float) -> None:
-        """Set t and k to their values at this progress."""
+        """Set t and k to their values at this training progress."""
         t, k = anneal_temperature(progress, self.t_min, self.t_max)
         self.t.fill_(t)
         self.k.fill_(k)
@@ -52,11 +52,11 @@ class Schedule(nn.Module):
     value: Tensor
 
     def __init__(self, function: Callable[[float], float]) -> None:
-        """Create the buffer, with its value at progress 0."""
+        """Create the buffer, with the value of the number at progress 0."""
         super().__init__()
         self.function = function
         self.register_buffer("value", torch.tensor(float(function(0.0))))
 
     def set_progress(self, progress: float) -> None:
-        """Set the number to its value at this progress."""
+        """Set the number to its value at this training progress."""
         self.value.fill_(self.function(progress))

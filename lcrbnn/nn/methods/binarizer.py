@@ -1,4 +1,4 @@
-"""Base classes of binarization methods: binarizers of weights and activations, and `Method`, a row of METHODS."""
+"""Define the base classes of binarizers of weights and activations, and `Method`, a row of METHODS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BinaryTensor(NamedTuple):
     non_binary_reason: str = ""
 
     def split_bases(self) -> list[BinaryTensor]:
-        """Return one BinaryTensor per base of a weight. Only the first one has the offset."""
+        """Return one BinaryTensor per base of a weight. Only the first BinaryTensor has the offset."""
         if self.num_bases == 1:
             return [self]
         scales = [None] * self.num_bases if self.scale is None else list(self.scale)
@@ -82,7 +82,7 @@ class WeightBinarizer(Binarizer):
 
     needs_output_shape: bool = False  # whether `fit_output_shape` must be called before the first forward pass
     observes_inputs: bool = False  # whether `observe_input` must be called in training
-    bits: int = 1  # number of bits per stored weight: one per base, or two for three levels
+    bits: int = 1  # number of bits per stored weight: one bit per base, or two bits for three levels
 
     def __init__(self, weight: Tensor) -> None:
         """Create parameters and buffers for a latent weight of this shape. Do not keep a reference to `weight`."""
@@ -109,13 +109,13 @@ class WeightBinarizer(Binarizer):
         """
 
     def project(self, weight: Tensor) -> None:
-        """Move the latent weight into the set that the method allows. Training calls this after each optimizer step."""
+        """Move the latent weight into the set that the method allows. Training calls this function after each step."""
 
     def fit_output_shape(self, output_shape: tuple[int, ...]) -> None:
-        """Set the height and width of the layer's output. Training calls this once, before the first forward pass."""
+        """Set the height and width of the layer's output. Training calls this once before the first forward pass."""
 
     def extra_loss(self, weight: Tensor) -> Tensor | None:
-        """Return the loss term of the method for this weight, a scalar with gradient. Return None if there is none."""
+        """Return the method's loss term for this weight, a scalar with gradient, or None if there is no such term."""
         return None
 
     def observe_input(self, x: Tensor, groups: int) -> None:
@@ -139,7 +139,7 @@ class ActivationBinarizer(Binarizer):
     # number of sums over a whole sample that evaluation needs too, for a mean or a scale
     num_sample_reductions: int = 0
     averages_extra_loss: bool = False  # whether the extra losses of the layers are averaged and not summed
-    channel_axis: int = 1  # axis of the input channels; a linear layer sets it to -1
+    channel_axis: int = 1  # axis of the input channels; a linear layer sets this number to -1
     # whether pixels outside of the image get a real value, because no sign represents it
     has_real_padding: bool = False
     learns_threshold: bool = False  # whether training moves the input value at which the sign changes
@@ -155,7 +155,7 @@ class ActivationBinarizer(Binarizer):
             self._recorded_loss = loss
 
     def pop_extra_loss(self) -> Tensor | None:
-        """Return the loss term of the last forward pass and delete it. Return None if there is none."""
+        """Return the loss term of the last forward pass and delete it. If there is no loss term, return None."""
         noted, self._recorded_loss = self._recorded_loss, None
         return noted
 
@@ -172,7 +172,7 @@ class ActivationBinarizer(Binarizer):
         return x + (shift.reshape(-1, 1, 1) if self.channel_axis == 1 else shift)
 
     def thresholds(self) -> Tensor | None:
-        """Return the input values from which evaluation gives +1: one per channel, or one for all. None means unknown.
+        """Return the smallest inputs with sign +1 in evaluation, one per channel or one for all. None means unknown.
 
         Only the exporter calls this. The thresholds of the package's own methods are in
         `lcrbnn/deploy/export/sign_rules.py`.
@@ -180,13 +180,13 @@ class ActivationBinarizer(Binarizer):
         return None
 
     def padding_sign(self, value: float) -> float:
-        """Return the sign (or number between the signs) that represents the real padding value."""
+        """Return the sign of the padding, or a number from -1 to 1, for the padding value `value` of the real input."""
         return value
 
 
 @dataclass(frozen=True)
 class Method:
-    """A binarization method with its bits and options. It creates the two binarizers of a layer."""
+    """A binarization method with its bits and options, which creates the two binarizers of a layer."""
 
     name: str
     paper: str
@@ -200,9 +200,11 @@ class Method:
     # defaults of options that are different for real activations
     real_activation_defaults: Mapping[str, Any] = field(default_factory=dict)
     standardizes_real_inputs: bool = False  # whether real activations are standardized per sample
-    equivalence_note: str = ""  # If forward pass and gradient equal those of another method: the reason for this.
-    selected_activation_bits: int | None = None  # selected bits per activation; None means the default
-    has_real_weights: bool = False  # whether "32/1" (real weights, binary activations) is selected
+    # Reason why forward pass and gradient equal those of another method; empty if they do not
+    equivalence_note: str = ""
+    # Selected number of bits per activation; None = the default of the method
+    selected_activation_bits: int | None = None
+    has_real_weights: bool = False  # whether the bit widths "32/1" (real weights, binary activations) are selected
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -222,7 +224,7 @@ class Method:
 
     @property
     def supported_bit_widths(self) -> list[str]:
-        """Return all bit widths "weights/activations" that the method supports. The first is the default."""
+        """Return all bit widths "weights/activations" that the method supports. The first pair is the default."""
         return [f"1/{b}" for b in self.supported_activation_bits] + (["32/1"] if self.supports_real_weights else [])
 
     @property

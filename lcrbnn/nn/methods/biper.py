@@ -1,4 +1,4 @@
-"""BiPer: weights from a periodic function.
+"""BiPer takes the signs of a periodic function of the weights.
 
 The first stage uses its values, the second their signs (Vargas et al. 2024).
 """
@@ -16,7 +16,7 @@ from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import BinaryTensor, WeightBinarizer, broadcast_over_output
 from lcrbnn.nn.methods.recu import RecuActivation
 
-# Training progress at which the second stage begins. It uses signs instead of sines. Published: 600 + 300 epochs.
+# Training progress at which the second stage (signs instead of sines) begins. Published: 600 + 300 epochs.
 SIGN_STAGE_PROGRESS = 2 / 3
 
 

@@ -1,4 +1,4 @@
-"""Bi-Real net: the ApproxSign gradient and one scale per filter (Liu et al. 2018, as in the PyTorch re-release)."""
+"""Bi-Real net has the ApproxSign gradient and one scale per filter (Liu et al. 2018, as in the PyTorch re-release)."""
 
 from __future__ import annotations
 

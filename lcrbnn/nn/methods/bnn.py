@@ -1,4 +1,4 @@
-"""BNN: plain signs without a scale (Hubara et al. 2016)."""
+"""BNN uses plain signs without a scale (Hubara et al. 2016)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BnnWeight(WeightBinarizer):
     """
 
     def __init__(self, weight: Tensor, *, limit: float | None = None) -> None:
-        """Set the limit of the latent weight, if there is one."""
+        """Set the limit of the magnitude of the latent weight. None means no limit."""
         super().__init__(weight)
         if limit is not None:
             check_number(limit, "the limit of latent weights", low=0)

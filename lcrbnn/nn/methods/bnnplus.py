@@ -1,4 +1,4 @@
-"""BNN+: the slope of a swish function, and a penalty that moves weights to two levels (Darabi et al. 2018)."""
+"""BNN+ has the slope of a swish function, and a penalty that moves weights to two levels (Darabi et al. 2018)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BWNH: binary weights from a hash that preserves the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
+"""BWNH hashes weights to signs that preserve the outputs of the layer (Hu et al. 2018, "BWHN" in the paper)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lcrbnn.nn.methods.binarizer import (
     mean_magnitude,
 )
 
-HASHING_PROGRESS = 0.5  # training progress up to which weights are real
+HASHING_PROGRESS = 0.5  # training progress (0 to 1) at which the weights become binary; before, weights are real
 DESCENT_SWEEPS = 3  # number of passes of coordinate descent over all channels
-MOMENT_DECAY_PER_STEP = 0.99  # decay of the running second moments of the inputs
+MOMENT_DECAY_PER_STEP = 0.99  # decay per training step of the running second moments of the inputs
 
 
 def binary_stage_schedule(progress: float) -> float:
@@ -105,7 +105,7 @@ class BwnhWeight(WeightBinarizer):
         scale = broadcast_over_output(alpha, weight)
         if not self.training:
             return BinaryTensor(signs, scale)
-        real = weight * inverse_alpha  # The layer multiplies this by the scale, which gives the latent weight.
+        real = weight * inverse_alpha  # the layer multiplies this tensor by the scale, which gives the latent weight
         return BinaryTensor(
             torch.where(self.done, signs, real), scale, non_binary_reason="in training its weights are real at first"
         )

@@ -1,4 +1,4 @@
-"""DoReFa-Net: one scale per layer, activations quantized on [0, 1] (Zhou et al. 2016)."""
+"""DoReFa-Net has one scale per layer, and quantizes activations on [0, 1] (Zhou et al. 2016)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DSQ: differentiable soft quantization, a learned tanh that approaches the sign (Gong et al. 2019)."""
+"""DSQ learns a tanh that approaches the sign: differentiable soft quantization (Gong et al. 2019)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, Weigh
 
 INITIAL_BOUND_IN_MEAN_MAGNITUDES = 3.0  # initial bound of a layer, as a multiple of its mean |w|
 INITIAL_ALPHA = 0.2  # initial distance between the ends of the soft curve and its levels
-MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5  # limits of alpha: at 0 the curve would be the sign itself, at 1 a straight line
+# Limits of alpha; at alpha = 0 the curve would be the sign itself, at alpha = 1 a straight line
+MIN_ALPHA, MAX_ALPHA = 1e-3, 0.5
 
 
 class SoftSign(nn.Module):
-    """The soft sign phi of DsqWeight. It has its own alpha and bound."""
+    """The soft sign phi of DsqWeight, with its own alpha and bound."""
 
     def __init__(self, bound: Tensor) -> None:
         """Create alpha and the bound, which starts at this value."""

@@ -1,4 +1,4 @@
-"""HORQ: high-order residual quantization. Further signs approximate the residual of the first (Li et al. 2017)."""
+"""HORQ (high-order residual quantization) approximates the residual of a sign by further signs (Li et al. 2017)."""
 
 from __future__ import annotations
 

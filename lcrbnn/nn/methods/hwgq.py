@@ -1,4 +1,4 @@
-"""HWGQ: 2-bit activations with the optimal levels for a half-wave Gaussian (Cai et al. 2017)."""
+"""HWGQ has 2-bit activations with the optimal levels for a half-wave Gaussian (Cai et al. 2017)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lcrbnn.nn.methods.binarizer import (
     mean_magnitude,
 )
 
-LEVEL_STEP = 0.538  # The levels are 0, 1, 2 and 3 times this step.
+LEVEL_STEP = 0.538  # distance between two levels; the levels are 0, 1, 2 and 3 times this step
 # Inputs above a threshold get the next level. The thresholds between positive levels are midpoints.
 LEVEL_THRESHOLDS = (0.0, 1.5 * LEVEL_STEP, 2.5 * LEVEL_STEP)
 ACTIVATION_BITS = 2
@@ -60,8 +60,8 @@ class HwgqActivation(ActivationBinarizer):
 
     The levels are optimal for a Gaussian with standard deviation 1. In the released networks, a batch norm without a
     learned scale comes directly before them. In the ResNets of this package, the batch norm has a learned scale, and a
-    skip connection and a ReLU follow it. A level is the sum of two signs with their own scales, plus half of the
-    largest level. The two bits are exported as three binary products.
+    skip connection and a ReLU follow the batch norm. Each of the four levels is the sum of two signs with their own
+    scales and a constant. The two bits are exported as three binary products.
     """
 
     bits = ACTIVATION_BITS

@@ -1,4 +1,4 @@
-"""IE-Net: two shifted signs per activation, multiplied by one binary weight (Ding et al. 2022)."""
+"""IE-Net takes two shifted signs per activation, and multiplies both by one binary weight (Ding et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IR-Net: standardized weights, a power-of-two scale, gradients that become sharper in training (Qin et al. 2020)."""
+"""IR-Net has standardized weights, power-of-two scales and gradients that become sharper (Qin et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LNS: binary weights from a small mapping network, which is trained with noisy signs (Han et al. 2020)."""
+"""LNS computes binary weights with a small mapping network, which is trained with noisy signs (Han et al. 2020)."""
 
 from __future__ import annotations
 

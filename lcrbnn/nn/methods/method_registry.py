@@ -1,4 +1,4 @@
-"""METHODS: all binarization methods of the package. To add one, write its binarizer classes and add a row here."""
+"""METHODS contains all binarization methods. To add a method, write its binarizer classes and add a row here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ProxyBNN: the latent weight is expressed in a learned basis (He et al. 2020)."""
+"""ProxyBNN expresses the latent weight in a learned basis (He et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RAD: plain signs, and a loss for the distribution of the activations (Ding et al. 2019, "BNN-DL")."""
+"""RAD has plain signs, and a loss for the distribution of the activations (Ding et al. 2019, "BNN-DL")."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 from lcrbnn.nn.methods.bnn import BnnActivation, BnnWeight
 
-LOSS_END_PROGRESS = 60 / 65  # training progress from which the weight of the loss is 0
+LOSS_END_PROGRESS = 60 / 65  # training progress (0 to 1) from which on the weight of the loss is 0
 
 
 def loss_weight_schedule(progress: float, penalty: float) -> float:
@@ -56,7 +56,7 @@ class RadActivation(BnnActivation):
     averages_extra_loss = True
 
     def __init__(self, channels: int, *, penalty: float = 2.0) -> None:
-        """Set the weight of the loss. It is 0 in the last part of training."""
+        """Set the weight of the loss, which is 0 in the last part of training."""
         super().__init__(channels)
         check_number(penalty, "the penalty of rad", low=0)
         self.strength = Schedule(partial(loss_weight_schedule, penalty=penalty))

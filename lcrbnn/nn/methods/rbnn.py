@@ -1,4 +1,4 @@
-"""RBNN: once per epoch, the weights are rotated towards their signs (Lin et al. 2020)."""
+"""RBNN rotates the weights towards their signs once per epoch (Lin et al. 2020)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lcrbnn.nn.methods.binarizer import (
     standardize_samples,
 )
 
-ROTATION_UPDATES_PER_EPOCH = 3  # number of updates per epoch; each changes the left and then the right rotation
+# Number of rotation updates per epoch; each update changes the left and then the right rotation
+ROTATION_UPDATES_PER_EPOCH = 3
 
 
 def most_square_factors(n: int) -> tuple[int, int]:
@@ -30,7 +31,7 @@ def most_square_factors(n: int) -> tuple[int, int]:
 
 
 def random_rotation(n: int) -> Tensor:
-    """Return a random orthogonal matrix with the uniform (Haar) distribution, from torch's random generator."""
+    """Return a random orthogonal matrix with the uniform (Haar) distribution, drawn with torch's default generator."""
     q, r = torch.linalg.qr(torch.randn(n, n))
     return q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""ReActNet: a learned shift per channel before the sign (Liu et al. 2020). The network contains its RPReLU."""
+"""ReActNet learns a shift per channel before the sign (Liu et al. 2020). ReActNet's RPReLU is in lcrbnn.nn.models."""
 
 from __future__ import annotations
 

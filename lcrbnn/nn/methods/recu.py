@@ -1,4 +1,4 @@
-"""ReCU: weights with a large magnitude are clamped to a range in which their sign can still change (Xu et al. 2021)."""
+"""ReCU clamps large weights to a range in which the sign of a weight can still change (Xu et al. 2021)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INITIAL_TAU, FINAL_TAU = 0.85, 0.99
 
 
 def tau_schedule(progress: float) -> float:
-    """Return tau, which rises from 0.85 to 0.99 during training. It follows e^progress, as in the released code."""
+    """Return tau, which rises from 0.85 to 0.99 in training like e^progress, as in the released code."""
     return INITIAL_TAU + (FINAL_TAU - INITIAL_TAU) * math.expm1(progress) / math.expm1(1)
 
 

@@ -1,4 +1,4 @@
-"""ReSTE: the gradient of a power function with bounded slope replaces that of the sign (Wu et al. 2023)."""
+"""ReSTE replaces the gradient of the sign by that of a power function with bounded slope (Wu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lcrbnn.nn import functional as ops
 from lcrbnn.nn.methods.annealing import Schedule
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor, WeightBinarizer
 
-# Two limits of |x|. Below the first, the slope is that of a straight line from 0 to the curve. Above the second, it is
-# 0.
+# Two limits of |x|. Below the first limit, the slope is that of a straight line from 0 to the curve. Above the second
+# limit, the slope is 0.
 CHORD_LIMIT, ZERO_SLOPE_LIMIT = 0.1, 1.5
 
 
 def power_slope(x: Tensor, o: Tensor | None, q: Tensor | None) -> Tensor:
-    """Return (1/o) |x|^((1-o)/o) where 0.1 < |x| <= 1.5. Below that it is 0.1^(1/o) / 0.1, above it is 0."""
+    """Return (1/o) |x|^((1-o)/o) where 0.1 < |x| <= 1.5, 0.1^(1/o) / 0.1 for smaller |x|, and 0 for larger |x|."""
     assert o is not None
     size = x.abs()
     slope = size.clamp_min(CHORD_LIMIT) ** ((1 - o) / o) / o

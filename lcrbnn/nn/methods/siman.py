@@ -1,4 +1,4 @@
-"""SiMaN: the larger half of the magnitudes of a filter becomes +1, the smaller half -1 (Lin et al. 2022)."""
+"""SiMaN sets the larger half of the magnitudes of a filter to +1, and the smaller half to -1 (Lin et al. 2022)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SimanWeight(WeightBinarizer):
 
     @torch.no_grad()
     def project(self, weight: Tensor) -> None:
-        """Center each filter and clamp the magnitudes of the layer. Both change the weight in place."""
+        """Center each filter and clamp the magnitudes of the layer, both in place."""
         centred = weight - weight.mean(tuple(range(1, weight.dim())), keepdim=True)
         magnitude = centred.abs()
         sorted_magnitudes = magnitude.flatten().sort().values

@@ -1,4 +1,4 @@
-"""SLB: each weight is the mean of a distribution over -1 and +1 that becomes a sign in training (Yang et al. 2020)."""
+"""SLB uses as weight the mean of a distribution over -1 and +1, which becomes a sign in training (Yang et al. 2020)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from lcrbnn.nn.methods.bnn import BnnActivation
 
 # range of training progress in which the temperature changes
 HARDENING_START_PROGRESS, HARDENING_END_PROGRESS = 0.4, 0.9
-GROWTH = 1.03**250  # total factor of the inverse temperature: 1.03 per epoch over half of the published 500 epochs
-GROWTH_WEIGHTS_ONLY = 1.04**250  # total factor with real activations: 1.04 per epoch
+GROWTH = 1.03**250  # total factor of the inverse temperature: 1.03 per epoch, over half of the 500 epochs in the paper
+# Total factor of the inverse temperature with real activations: 1.04 per epoch over 250 epochs
+GROWTH_WEIGHTS_ONLY = 1.04**250
 
 
 def hard_sign_schedule(progress: float) -> float:

@@ -1,4 +1,4 @@
-"""SQ-BWN and SQ-TWN: each step quantizes a random part of the filters, in the end all of them (Dong et al. 2017)."""
+"""SQ-BWN and SQ-TWN quantize a random part of the filters in each step, in the end all filters (Dong et al. 2017)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XNOR-Net and BWN: signs of centered weights times their mean magnitude (Rastegari et al. 2016).
+"""XNOR-Net and BWN multiply the signs of centered weights by their mean magnitude (Rastegari et al. 2016).
 
 The paper also has a spatial scale K for activations. The released code does not have it, so this package does not have
 it either.

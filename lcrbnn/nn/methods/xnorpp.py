@@ -1,4 +1,4 @@
-"""XNOR-Net++: a learned scale over the channels, rows and columns of the output (Bulat et al. 2019).
+"""XNOR-Net++ learns a scale over the channels, rows and columns of the output (Bulat et al. 2019).
 
 There is no official training code. Forward pass, gradient and initial values are those of the author's library.
 """

@@ -1,4 +1,4 @@
-"""Networks: their building blocks, and the table MODELS."""
+"""Networks and their building blocks, and the table MODELS."""
 
 from lcrbnn.nn.models.model_registry import MODELS, Model, create_model
 from lcrbnn.nn.models.network import Network

@@ -13,7 +13,7 @@ from lcrbnn.nn.models.network import make_convolution
 
 
 class RPReLU(nn.Module):
-    """The activation of ReActNet: PReLU(x + front) + back, with all three learned per channel."""
+    """The activation of ReActNet, PReLU(x + front) + back, with three parameters per channel that are learned."""
 
     def __init__(self, channels: int) -> None:
         """Start as a PReLU with slope 0.25."""
@@ -30,7 +30,7 @@ class RPReLU(nn.Module):
 
 
 class Maxout(nn.Module):
-    """The activation of AdaBin: x times a learned slope per channel.
+    """The activation of AdaBin, which multiplies x by a learned slope per channel.
 
     There is one slope for x >= 0 and another one for x < 0.
     """
@@ -74,7 +74,7 @@ class PadChannels(nn.Module):
         return pad
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad the channels: (n, cin, h, w) -> (n, cout, h, w)."""
+        """Pad the channels of a batch (n, cin, h, w) with zeros to (n, cout, h, w)."""
         return F.pad(x, (0, 0, 0, 0, self.before, self.after))
 
 
@@ -87,7 +87,7 @@ class Subsample(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Subsample: (n, c, h, w) -> (n, c, ceil(h / stride), ceil(w / stride))."""
+        """Return every stride-th pixel of (n, c, h, w), which gives (n, c, ceil(h / stride), ceil(w / stride))."""
         return x[:, :, :: self.stride, :: self.stride]
 
 
@@ -113,16 +113,17 @@ def _make_pool_conv_shortcut(cin: int, cout: int, stride: int, method: Method | 
 
 # Blocks that change the shape use these shortcuts. All other blocks have an identity as their shortcut.
 SHORTCUTS: dict[str, Callable[[int, int, int, Method | None], nn.Module]] = {
-    "subsample": _make_subsample_shortcut,  # option A of He et al.: no parameters (ResNet-20)
-    "conv": _make_conv_shortcut,  # real 1x1 convolution, then batch norm (IR-Net)
-    "binary-conv": _make_binary_conv_shortcut,  # binary 1x1 convolution, then batch norm (RBNN)
-    "pool": _make_pool_shortcut,  # average pool, then additional zero channels (ReCU)
-    "pool-conv": _make_pool_conv_shortcut,  # average pool, then real 1x1 convolution and batch norm (Bi-Real, ReActNet)
+    "subsample": _make_subsample_shortcut,  # shortcut without parameters: option A of He et al. (ResNet-20)
+    "conv": _make_conv_shortcut,  # real 1x1 convolution, followed by a batch norm (IR-Net)
+    "binary-conv": _make_binary_conv_shortcut,  # binary 1x1 convolution, followed by a batch norm (RBNN)
+    "pool": _make_pool_shortcut,  # average pool, followed by additional zero channels (ReCU)
+    # Average pool, followed by a real 1x1 convolution and a batch norm (Bi-Real, ReActNet)
+    "pool-conv": _make_pool_conv_shortcut,
 }
 
 
 class Block(nn.Module):
-    """Base class of the residual blocks. It creates convolutions, batch norms, activations and the shortcut."""
+    """Base class of the residual blocks, which creates convolutions, batch norms, activations and the shortcut."""
 
     num_convolutions = 2
     conv1: nn.Module
@@ -146,10 +147,10 @@ class Block(nn.Module):
 
 
 class PlainBlock(Block):
-    """The ordinary residual block: one skip connection around two convolutions."""
+    """The ordinary residual block, with one skip connection around two convolutions."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block: (n, cin, h, w) -> (n, cout, h / stride, w / stride)."""
+        """Apply the block to (n, cin, h, w), which gives (n, cout, h / stride, w / stride)."""
         y = self.act1(self.bn1(self.conv1(x)))
         return self.act2(self.bn2(self.conv2(y)) + self.shortcut(x))
 
@@ -158,18 +159,18 @@ class DoubleBlock(Block):
     """An ordinary block with a skip connection around each of its two convolutions, as in Bi-Real."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block: (n, cin, h, w) -> (n, cout, h / stride, w / stride)."""
+        """Apply the block to (n, cin, h, w), which gives (n, cout, h / stride, w / stride)."""
         y = self.act1(self.bn1(self.conv1(x)) + self.shortcut(x))
         return self.act2(self.bn2(self.conv2(y)) + y)
 
 
 class SingleBlock(Block):
-    """The block of Bi-Real net and ReActNet: one convolution with a skip connection around it."""
+    """The block of Bi-Real net and ReActNet, which has one convolution with a skip connection around it."""
 
     num_convolutions = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block: (n, cin, h, w) -> (n, cout, h / stride, w / stride)."""
+        """Apply the block to (n, cin, h, w), which gives (n, cout, h / stride, w / stride)."""
         return self.act1(self.bn1(self.conv1(x)) + self.shortcut(x))
 
 

@@ -1,4 +1,4 @@
-"""MODELS: all networks of the package. The name of a network includes its block, activation and shortcut."""
+"""MODELS contains all networks of the package. A network's name includes its block, activation and shortcut."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from lcrbnn.nn.models.vgg import build_vgg_small
 
 @dataclass(frozen=True)
 class Model:
-    """A row of MODELS: the function that builds a network, and its default image size and number of classes."""
+    """A row of MODELS: the function that builds a network, its default image size and its default number of classes."""
 
     name: str
     summary: str
     image_size: int
     num_classes: int
-    build: Callable[[Method | None, int, int, int], Network]  # arguments: method, num_classes, in_channels, image_size
+    # Function with the arguments method, num_classes, in_channels and image_size
+    build: Callable[[Method | None, int, int, int], Network]
 
 
 def _resnet_model(
@@ -295,7 +296,7 @@ def create_model(
     image_size: int | None = None,
     **options: Any,
 ) -> Network:
-    """Return a new network of MODELS: binary with `method`, or full precision if `method` is None or "real".
+    """Return a new network of MODELS, which is binary, or full precision if `method` is None or "real".
 
     The defaults of `num_classes` (at most MAX_CLASSES) and `image_size` (side length in pixels) are in the row of the
     model. `bits` and further options are passed to the method: `create_model("resnet20-double", "irnet", bits="1/32",

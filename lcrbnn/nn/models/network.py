@@ -1,4 +1,4 @@
-"""A network consists of a stem, stages of blocks, and a head. It also names the modules whose inputs LCR measures."""
+"""A network consists of a stem, stages of blocks, and a head. LCR measures the inputs of some of these modules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Network(nn.Module):
         return stage_outputs
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the logits: (n, channels, h, w) -> (n, num_classes)."""
+        """Compute the logits (n, num_classes) of images (n, channels, h, w)."""
         return self.head(self.pool(self.extract_stage_outputs(images)[-1]))
 
 
@@ -68,7 +68,7 @@ class Conv2d(nn.Conv2d):
 def make_convolution(
     in_channels: int, out_channels: int, kernel_size: int, stride: int, method: Method | None
 ) -> nn.Conv2d:
-    """Return a convolution with "same" padding and no bias. It is binary, or real if the method is None."""
+    """Return a "same" convolution without bias, which is binary, or real if the method is None."""
     if method is None:
         return Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
     return BinaryConv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, method=method)

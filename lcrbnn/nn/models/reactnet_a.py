@@ -1,4 +1,4 @@
-"""ReActNet-A: MobileNet with ordinary binary convolutions in place of depthwise ones, each with a skip connection."""
+"""ReActNet-A is MobileNet with ordinary binary convolutions for depthwise ones, each with a skip connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcrbnn.nn.models.blocks import RPReLU
 from lcrbnn.nn.models.network import Network, make_convolution
 
 STEM_CHANNELS = 32
-# per stage: (channels, blocks, stride of the first block)
+# (number of channels, number of blocks, stride of the first block) of each stage
 STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 6, 2), (1024, 2, 2))
 
 
@@ -18,7 +18,7 @@ class DuplicateChannels(nn.Module):
     """Concatenates the input channels with a copy of themselves."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Duplicate the channels: (n, c, h, w) -> (n, 2 c, h, w)."""
+        """Return the batch (n, c, h, w) with each channel twice, (n, 2 c, h, w)."""
         return torch.cat([x, x], 1)
 
 

@@ -1,4 +1,4 @@
-"""Build residual networks from a configuration: depths, widths, block, activation, shortcut, stem and head."""
+"""Build residual networks from a configuration of depths, widths, block, activation, shortcut, stem and head."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
     "conv3-relu": lambda cin, cout, act: [
         *_make_conv3_stem(cin, cout),
         nn.ReLU(),
-    ],  # In SiMaN, the blocks have a PReLU, but the stem does not.
+    ],  # SiMaN's stem has a ReLU, although SiMaN's blocks have a PReLU
     "conv7-pool": lambda cin, cout, act: [*_make_conv7_stem(cin, cout), nn.MaxPool2d(3, 2, 1)],
     "conv7-act-pool": lambda cin, cout, act: [
         *_make_conv7_stem(cin, cout),
@@ -60,7 +60,7 @@ STEMS: dict[str, Callable[[int, int, str], list[nn.Module]]] = {
 }
 
 HEADS: dict[str, Callable[[int, int], nn.Module]] = {
-    "linear": nn.Linear,  # classifier as in Bi-Real and ReActNet
+    "linear": nn.Linear,  # linear classifier as in Bi-Real and ReActNet
     # classifier as in IR-Net, RBNN and LCR
     "norm": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.Linear(cin, classes)),
     "norm-relu": lambda cin, classes: nn.Sequential(nn.BatchNorm1d(cin), nn.ReLU(), nn.Linear(cin, classes)),
@@ -69,8 +69,8 @@ HEADS: dict[str, Callable[[int, int], nn.Module]] = {
 
 def build_resnet(config: ResNetConfig, method: Method | None, num_classes: int, in_channels: int) -> Network:
     """Return a newly initialized network with this configuration."""
-    # Some networks have no activation except the sign. If activations are real, such a network needs one. Bi-Real uses
-    # ReLU there.
+    # In some networks, the sign is the only nonlinear function. A method with real activations takes no signs of
+    # activations, so such a network then gets a ReLU, as in Bi-Real's code.
     has_binary_activations = method is not None and method.activation_bits < 32
     activation = "relu" if config.activation == "none" and not has_binary_activations else config.activation
     stages, cin = [], config.widths[0]

@@ -1,4 +1,4 @@
-"""VGG-small: the network without skip connections in the CIFAR-10 tables. It pools before each batch norm."""
+"""VGG-small is the network of the CIFAR-10 tables without skip connections. Pooling comes before each batch norm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.models.network import Network, make_convolution
 
-# Per convolution: (output channels, whether a max pool follows).
+# (Number of output channels, whether a max pool follows) of each convolution.
 STAGES = (((128, True),), ((256, False), (256, True)), ((512, False), (512, True)))
 
 

@@ -1,1 +1,1 @@
-"""Figures that are drawn with matplotlib: training curves, layers, methods."""
+"""Figures that are drawn with matplotlib, which show training curves, layers and methods."""

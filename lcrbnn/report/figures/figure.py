@@ -23,12 +23,12 @@ STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "legend.frameon": False,
-    "svg.hashsalt": "lcrbnn",  # a fixed date and seed, so that equal figures give equal files
+    "svg.hashsalt": "lcrbnn",  # a fixed date and a fixed hash salt, so that equal figures give equal files
 }
 
 
 def escape_label(text: str) -> str:
-    """Return a name that matplotlib shows as it is.
+    """Return a name, escaped so that matplotlib shows it without changes.
 
     Without this, "$" would start a formula, and a leading "_" would hide a legend entry.
     """
@@ -36,7 +36,7 @@ def escape_label(text: str) -> str:
 
 
 def parse_figure_format(path: Path) -> str:
-    """Return the file type from the suffix of a file name: png, svg or pdf. Raise InputError for any other suffix."""
+    """Return the file type of a file name (png, svg or pdf). Raise InputError for any other suffix."""
     file_format = path.suffix.lstrip(".")
     if file_format not in ("png", "svg", "pdf"):
         raise InputError(f"a figure is a .png, .svg or .pdf file; got {str(path)!r}")
@@ -51,7 +51,7 @@ def check_figure_path(path: Path) -> None:
 
 @contextmanager
 def draw_figure(path: Path, rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of this size in inches, and its axes as an array (rows, columns). At the end, write it to `path`.
+    """Yield a figure of this size in inches, and its axes as an array (rows, columns). At the end, write the figure.
 
     The suffix of `path` determines the file type: png, svg or pdf. After an error, nothing is written.
     """

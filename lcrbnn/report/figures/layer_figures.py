@@ -1,4 +1,4 @@
-"""Draw figures like the paper's Figures 2 and 3: latent weights per layer, and correlations of feature maps."""
+"""Draw figures like the paper's Figures 2 and 3, with latent weights per layer and correlations of feature maps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from lcrbnn.errors import InputError
 from lcrbnn.report.figures.figure import COLORS, draw_figure, escape_label
 
 MAX_COLUMNS = 6
-MAX_IMAGES_DRAWN = 48  # number of images in the drawn correlation matrices; the means cover all images
+MAX_IMAGES_DRAWN = 48  # maximum number of images in the drawn correlation matrices; the means cover all images
 LINE_STYLES = {"real": ("-", "o"), "binary": ("--", "s")}  # line style and marker for real and for binary maps
 
-LayerRecords = Mapping[str, Mapping[str, Any]]  # layer -> recorded measurements of one network
+# Dictionary from a layer to the recorded measurements of this layer in one network
+LayerRecords = Mapping[str, Mapping[str, Any]]
 
 
 def _check_count(labels: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Draw the forward and gradient curves of every method. They are computed by running its binarizers.
+"""Draw the forward and gradient curves of every method, which are computed by the method's binarizers.
 
 All learned parameters of a method (shift, scale, angle) are set to 0.5, so that they have a visible effect as after
 training.
@@ -21,7 +21,7 @@ from lcrbnn.nn.methods.siman import SimanActivation, SimanWeight
 from lcrbnn.report.figures.figure import BLUE, ORANGE, draw_figure
 
 LEARNED_VALUE = 0.5
-DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # fractions of the training at which methods with annealing are drawn
+DRAWN_PROGRESS = (0.0, 0.5, 0.9)  # values of the training progress (0 to 1) at which methods with annealing are drawn
 
 
 class Curve(NamedTuple):
@@ -41,14 +41,14 @@ def compute_activation_curve(method: Method, progress: float) -> Curve:
     binarizer.eval().set_progress(progress)
     _set_learned_values(binarizer)
     value = binarizer(x.reshape(1, 1, 1, -1)).dequantize().reshape(-1)
-    # these methods standardise the sample; no others do
+    # methods that standardise the sample
     is_coupled = isinstance(binarizer, RbnnActivation | SimanActivation)
     slope = _jacobian_diagonal(value, x) if is_coupled else torch.autograd.grad(value.sum(), x)[0]
     return Curve(x.detach(), value.detach(), slope)
 
 
 def compute_weight_curve(method: Method, progress: float) -> Curve:
-    """Return the curve of one weight in a filter of 100 weights. Its x axis is the real value whose sign is taken.
+    """Return the curve of one weight in a filter of 100 weights. The x axis is the real value whose sign is taken.
 
     If that value is not monotonic in the weight, the x axis is the weight itself.
     """
@@ -70,7 +70,7 @@ def compute_weight_curve(method: Method, progress: float) -> Curve:
 
 def _set_learned_values(module: nn.Module) -> None:
     for parameter in module.parameters():
-        if parameter.dim() < 2:  # matrices, such as a learned basis, keep their initial values
+        if parameter.dim() < 2:  # parameters that are matrices, such as a learned basis, keep their initial values
             nn.init.constant_(parameter, LEARNED_VALUE)
 
 

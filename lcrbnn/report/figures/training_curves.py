@@ -21,14 +21,14 @@ from lcrbnn.train.setup.build_network import build_lcr_variant
 from lcrbnn.train.setup.load import read_spec
 from lcrbnn.train.setup.spec import TrainSpec
 
-# The fields of an LcrVariant on which the definition of a ratio depends.
+# Names of the fields of an LcrVariant on which the definition of a ratio depends.
 RATIO_SETTINGS = ("matrix", "normalization", "reference", "activations", "sqrt_eigenvalue")
-ACCURACY_COLUMNS = 2  # number of grid columns that the accuracy panel takes
-LOG_SCALE_FROM = 10.0  # Largest ratio on a linear axis. A larger ratio would make all other curves look like one line.
+ACCURACY_COLUMNS = 2  # number of grid columns of the panel with the accuracies
+LOG_SCALE_FROM = 10.0  # largest ratio on a linear axis. A larger ratio would make all other curves look like one line
 LOG_SCALE_MINIMUM = 0.01  # lower end of a logarithmic axis
 
 LogLines = list[dict[str, Any]]
-Curve = dict[int, float]  # epoch -> value
+Curve = dict[int, float]  # dictionary from an epoch to a value
 
 
 @dataclass
@@ -36,17 +36,17 @@ class CurveGroup:
     """Logs of runs that have equal settings but different seeds."""
 
     name: str
-    spec: TrainSpec  # spec of the first run
+    spec: TrainSpec  # training spec of the first run of the group
     logs: list[LogLines] = field(default_factory=list)
 
     @property
     def lcr_variant(self) -> LcrVariant:
-        """The LCR variant that defines the ratios."""
+        """Return the LCR variant that defines the ratios."""
         return build_lcr_variant(self.spec)
 
     @property
     def num_ratios(self) -> int:
-        """Number of ratios per log line. It is 0 if no ratios were measured."""
+        """Return the number of ratios per log line, or 0 if no ratios were measured."""
         return max(len(line["sigma_ratios"] or ()) for lines in self.logs for line in lines)
 
     @property
@@ -199,7 +199,7 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
 
 
 def _find_common_granularity(groups: Sequence[CurveGroup]) -> str:
-    """Return the common granularity: block, layer or stage. Raise InputError if the groups cannot be compared."""
+    """Return the granularity of all groups (block, layer or stage). Raise InputError if the groups differ."""
     measured = [group for group in groups if group.num_ratios]
     for group in measured:
         for setting in ("dataset", "model"):
@@ -217,7 +217,7 @@ def _check_equal(setting: str, values: dict[str, str]) -> None:
 
 
 def _make_label(group: CurveGroup, first_group: CurveGroup) -> str:
-    """Return the label of a group: its name and the ratio settings that differ from the first group."""
+    """Return the label of a group: the name, and the ratio settings in which the group differs from the first group."""
     settings, first_settings = asdict(group.lcr_variant), asdict(first_group.lcr_variant)
     differences = [f"{name}={settings[name]}" for name in RATIO_SETTINGS if settings[name] != first_settings[name]]
     return group.name + (f" (ratios: {', '.join(differences)})" if differences and group.num_ratios else "")

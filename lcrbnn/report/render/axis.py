@@ -1,4 +1,4 @@
-"""Axes of a chart: round numbers as ticks, and the mapping from values to positions."""
+"""Axes of a chart, with round numbers as ticks and the mapping from values to positions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_linear_ticks(low: float, high: float, num_ticks: int = 5) -> list[float
 
 
 def make_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most six powers of ten that cover the range from low to high. Both must be positive."""
+    """Return at most six powers of ten that cover the range from low to high, which must both be positive."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     stride = max(1, math.ceil((last - first) / 5))
     last += -(last - first) % stride
@@ -37,7 +37,7 @@ def make_log_ticks(low: float, high: float) -> list[float]:
 
 
 def format_ticks(values: Sequence[float]) -> list[str]:
-    """Return the labels of the ticks. All have the same number of decimals, and typographic minus signs."""
+    """Return the labels of the ticks. All labels have equally many decimals, and typographic minus signs."""
     if len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 1000:  # numbers with exponents are powers of ten
         return [f"{v:g}" if 1e-4 <= v < 1e5 else _format_scientific(v) for v in values]
     largest = max((abs(v) for v in values), default=0)
@@ -57,7 +57,7 @@ def _format_scientific(value: float) -> str:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """A linear or logarithmic axis: its range, the positions of both ends, and its ticks."""
+    """A linear or logarithmic axis, with its range, the positions of both ends, and its ticks."""
 
     low: float
     high: float

@@ -10,7 +10,7 @@ from lcrbnn.report.render.text import format_number
 
 
 def describe_chart(chart: Chart) -> str:
-    """Return a sentence about a chart: its axes and the range of its numbers."""
+    """Return a sentence about a chart, with its axes and the range of its numbers."""
     return f"{chart.description} {_DESCRIBERS[type(chart)](chart)}"
 
 

@@ -12,7 +12,7 @@ from lcrbnn.report.render.chart_description import describe_chart
 from lcrbnn.report.render.svg import render_svg_file
 from lcrbnn.report.render.text import escape_controls, make_link
 
-Files = dict[str, bytes]  # path relative to the report -> content of the file
+Files = dict[str, bytes]  # dictionary from a path relative to the report to the content of the file
 
 
 def render_markdown(report: Report, charts_folder: str) -> tuple[str, Files]:

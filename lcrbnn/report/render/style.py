@@ -36,7 +36,8 @@ DARK_COLORS = {
     "g4": "#ffd92f",
     "g5": "#e8eaed",
 }
-MAX_GROUPS = sum(name.startswith("g") for name in LIGHT_COLORS)  # one dash pattern per group colour
+# Maximum number of groups: the number of group colours; each colour also has a dash pattern
+MAX_GROUPS = sum(name.startswith("g") for name in LIGHT_COLORS)
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2", "1 4")
 
 

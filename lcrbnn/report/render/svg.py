@@ -23,9 +23,9 @@ from lcrbnn.report.render.text import escape_html, format_number, shorten_differ
 
 WIDTH = 400
 RIGHT_MARGIN = 12
-LETTER_WIDTH = 6.6  # approximate width of a letter; the layout is computed without measuring fonts
-PLOT_HEIGHT = 190  # height of a line chart without the labels of its axes
-MAX_CELL_OPACITY = 0.62  # opacity of the cell with the maximum; it keeps the contrast of the text above 4.5
+LETTER_WIDTH = 6.6  # approximate width of a letter in SVG units; the layout is computed without measuring fonts
+PLOT_HEIGHT = 190  # height of a line chart in SVG units, without the labels of its axes
+MAX_CELL_OPACITY = 0.62  # opacity of the cell with the maximum value; the contrast of its text stays above 4.5
 
 Drawing = tuple[list[str], float]  # SVG elements, and their total height
 
@@ -84,12 +84,12 @@ def _draw_marker(group_index: int, x: float, y: float, *, is_hollow: bool = Fals
 
 
 MARKER_SHAPES = (
-    "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
-    "M{x} {y}m-3.6 -3.6h7.2v7.2h-7.2z",  # square
-    "M{x} {y}m0 -4.8l4.6 8h-9.2z",  # triangle
-    "M{x} {y}m0 -5l5 5l-5 5l-5 -5z",  # diamond
-    "M{x} {y}m0 4.8l4.6 -8h-9.2z",  # triangle, point down
-    "M{x} {y}m-1.4 -4.4h2.8v3h3v2.8h-3v3h-2.8v-3h-3v-2.8h3z",  # cross
+    "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # marker: circle
+    "M{x} {y}m-3.6 -3.6h7.2v7.2h-7.2z",  # marker: square
+    "M{x} {y}m0 -4.8l4.6 8h-9.2z",  # marker: triangle with the point up
+    "M{x} {y}m0 -5l5 5l-5 5l-5 -5z",  # marker: diamond
+    "M{x} {y}m0 4.8l4.6 -8h-9.2z",  # marker: triangle with the point down
+    "M{x} {y}m-1.4 -4.4h2.8v3h3v2.8h-3v3h-2.8v-3h-3v-2.8h3z",  # marker: cross
 )
 
 
@@ -281,7 +281,7 @@ def _draw_cell(chart: HeatMap, value: float, x: float, y: float, width: float, h
 
 
 def _draw_color_key(chart: HeatMap, x: float, y: float) -> list[str]:
-    """Draw the colour key: boxes from the smallest to the largest value, and numbers below them."""
+    """Draw the colour key, a row of boxes from the smallest to the largest value with numbers below."""
     steps = [i / 4 for i in range(-4 if chart.is_signed else 0, 5)]
     step_width = (WIDTH - RIGHT_MARGIN - x) / len(steps)
     parts = []

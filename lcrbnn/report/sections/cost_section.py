@@ -1,4 +1,4 @@
-"""Two sections of a report: size and operations of each network, and the list of source files."""
+"""Two sections of a report, about the size and operations of each network, and about the source files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lcrbnn.train.setup.dataset import find_dataset
 from lcrbnn.train.setup.network_file import parse_reference
 from lcrbnn.train.setup.spec import TrainSpec
 
-# Keys of a cost record (or fields of a counted cost), and the titles of their rows.
+# Dictionary: key of a cost record (or field of a counted cost) -> title of the table row.
 COST_TITLES = {
     "parameters": "parameters",
     "binary_weights": "of these, stored as one bit",
@@ -81,7 +81,7 @@ def _format_count(value: Any) -> str:
 def build_sources_section(
     groups: Sequence[RunGroup], records: Sequence[RecordFile], report_folder: Path
 ) -> list[Element]:
-    """Return a table of the source files of each run. They are linked with paths relative to the report."""
+    """Return a table of the source files of each run. Links to these files are relative to the report."""
     rows: list[tuple[str | Link, ...]] = []
     for group in groups:
         for seed, run in group.runs.items():

@@ -1,4 +1,4 @@
-"""Sections of a report with one row per layer: operator norms, sensitivity, map correlations, latent weights."""
+"""Sections of a report with one row per layer, about norms, sensitivity, map correlations and latent weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from lcrbnn.report.measures import (
 )
 from lcrbnn.report.run_groups import ReportRun, RunGroup
 
-MAX_HISTOGRAMS = 6  # number of layers with a weight histogram, evenly spaced from the first to the last layer
+# Maximum number of layers with a drawn weight histogram, evenly spaced from the first to the last layer
+MAX_HISTOGRAMS = 6
 ANALYZE = "analyze"
-IMAGE_PAIRS = "pairs"  # key next to the noise levels: signs that differ between two different images
+IMAGE_PAIRS = "pairs"  # key next to the noise levels, for signs that differ between two different images
 ANALYZE_COMMAND = "lcrbnn analyze RUN -o RECORDS"
 LAYERS_COMMAND = "lcrbnn layers RUN -o FOLDER"
 

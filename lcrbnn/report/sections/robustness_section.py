@@ -58,7 +58,7 @@ def _format_corruption(name: str) -> str:
 
 
 def build_corruptions_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return the section about corruptions: heat maps, differences by corruption, and one table per head."""
+    """Return the section about corruptions, with heat maps, differences by corruption, and one table per head."""
     first_result: RobustnessResult | None = first_measurement(ROBUSTNESS, groups)
     if first_result is None:
         return [CommandHint("Corruption errors were not measured. This command measures them:", ROBUSTNESS_COMMAND)]
@@ -135,7 +135,7 @@ def _get_errors_by_seed(group: RunGroup, name: str, severity: int) -> dict[int, 
 
 
 def make_worst_attack_measure(eps: str) -> Measure:
-    """Return the measure of the accuracy if each image gets the attack that is strongest for it."""
+    """Return the measure of the accuracy if each image gets the attack that is strongest for this image."""
     get_accuracy = measurement_getter(ATTACK, lambda result: result.worst_accuracy.get(eps))
     return Measure(f"accuracy under all attacks at ε = {eps}, %", get_accuracy)
 
@@ -157,7 +157,7 @@ def _parse_radius(eps: str) -> float:
 
 
 def build_attacks_section(groups: Sequence[RunGroup]) -> list[Element]:
-    """Return the section about attacks: charts of accuracies, worst-case table, warning about masked gradients."""
+    """Return the section about attacks, with accuracy charts, worst-case table and a warning about masked gradients."""
     first_result: AttackResult | None = first_measurement(ATTACK, groups)
     if first_result is None:
         return [CommandHint("Attacks were not run. This command runs them:", ATTACK_COMMAND)]
@@ -186,7 +186,7 @@ def build_attacks_section(groups: Sequence[RunGroup]) -> list[Element]:
 
 
 def _accuracy_getter(eps: str) -> Callable[[ReportRun], dict[str, float]]:
-    """Return a function that gives the accuracies of a run: without attack, under each attack, in the worst case."""
+    """Return a function that gives a run's accuracies without attack, under each attack and in the worst case."""
 
     def list_accuracies(result: AttackResult) -> dict[str, float] | None:
         if eps not in result.worst_accuracy:

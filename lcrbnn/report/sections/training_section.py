@@ -1,4 +1,4 @@
-"""Sections of a report about training: settings, accuracies and training curves."""
+"""Sections of a report about training, with settings, accuracies and training curves."""
 
 from __future__ import annotations
 

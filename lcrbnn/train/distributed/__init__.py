@@ -1,1 +1,1 @@
-"""Training with several processes: collective calls, all-reduce of gradients, synchronized batch norm."""
+"""Training with several processes, with collective calls, an all-reduce of gradients and synchronized batch norm."""

@@ -1,4 +1,4 @@
-"""The processes of one distributed run: rank and size, collective calls, and how often the processes synchronize."""
+"""The processes of a distributed run, their collective calls, and the steps at which they synchronize."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from lcrbnn.errors import ErrorOnOtherRank, InputError, RunFailed
 
 T = TypeVar("T")
 
-LAUNCHER_POLL_S = 1.0  # seconds between two checks that torchrun is still running
-SHUTDOWN_TIMEOUT_S = 60.0  # seconds for saving the last checkpoint after torchrun has ended
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
+LAUNCHER_POLL_S = 1.0  # seconds between two checks whether torchrun is still running
+SHUTDOWN_TIMEOUT_S = 60.0  # number of seconds for saving the last checkpoint after torchrun has ended
+# Names of the environment variables that torchrun sets
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class ProcessLost(RunFailed):
@@ -41,9 +42,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # rank among the processes on this machine; it is the index of the process's GPU
+    local_rank: int = 0  # rank among the processes on this machine, which is also the index of the GPU of this process
     is_launched: bool = False
-    host_group: Any = None  # process group for messages between CPUs
+    host_group: Any = None  # process group for messages between CPUs; None for a single process
 
     @property
     def is_first(self) -> bool:
@@ -58,14 +59,14 @@ class Ranks:
         return x
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """Overwrite a tensor with that of rank 0, and return it."""
+        """Overwrite a tensor with the tensor of rank 0, and return it."""
         if self.is_launched:
             with explain_lost_connection():
                 dist.broadcast(x, 0)
         return x
 
     def all_reduce_max(self, *numbers: int) -> list[int]:
-        """Return the maximum over all processes for each number."""
+        """Return the maximum over all processes for each number in a list."""
         if self.size == 1:
             return list(numbers)
         table = torch.tensor(numbers)
@@ -92,7 +93,7 @@ class Ranks:
         return box
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Call a function on rank 0. Return its result on all processes.
+        """Call a function on rank 0. Return the function's result on all processes.
 
         If the function raises InputError or RunFailed, rank 0 raises this error and the other processes raise
         ErrorOnOtherRank. So the error is printed once.
@@ -121,7 +122,8 @@ class Ranks:
         if self.size == 1:
             return work()
         value: T | None = None
-        own_error: tuple[int, str] | None = None  # (exit code, message) by rank
+        # Exit code and message of the error in this process; None if there was none
+        own_error: tuple[int, str] | None = None
         try:
             value = work()
         except (InputError, RunFailed) as error:
@@ -157,7 +159,7 @@ def is_launched() -> bool:
 
 @contextmanager
 def join_process_group(device: str, timeout_s: float) -> Iterator[Ranks]:
-    """Inside this context, the process is connected to the others of its run.
+    """Inside this context, the process is connected to the other processes of its run.
 
     A message that exceeds the timeout ends the run.
     """
@@ -252,14 +254,14 @@ def _agree_on_start_name(store: Any, rank: int, size: int, timeout_s: float) -> 
     return name
 
 
-SYNC_INTERVAL_S = 0.25  # seconds between two synchronizations
-# The interval is at least this many times as long as a synchronization. So synchronizations take less than 5 % of the
-# time.
+SYNC_INTERVAL_S = 0.25  # minimum number of seconds between two synchronizations
+# Minimum ratio (interval between synchronizations) / (duration of a synchronization), so that synchronizations take
+# less than 5 % of the time.
 MIN_INTERVAL_PER_SYNC = 20
 
 
 class SyncInterval:
-    """Chooses the steps after which all processes synchronize. Then they agree on signals and checkpoints.
+    """Choice of the steps after which all processes synchronize, to agree on signals and checkpoints.
 
     Each process proposes the number of steps until the next synchronization. Each synchronization exchanges the maximum
     of these numbers. So all processes use the same number.
@@ -280,7 +282,7 @@ class SyncInterval:
         return steps_done >= self._next_sync_step
 
     def synchronize(self, steps_done: int, *numbers: int) -> list[int]:
-        """Return the maximum over all processes for each number. Also choose the step of the next synchronization."""
+        """Return the maximum over all processes for each number, and choose the step of the next synchronization."""
         start = time.monotonic()
         *maxima, self.interval_steps = self.ranks.all_reduce_max(*numbers, self.interval_steps)
         self._next_sync_step, end = steps_done + self.interval_steps, time.monotonic()

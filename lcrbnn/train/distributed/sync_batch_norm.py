@@ -1,4 +1,4 @@
-"""Synchronized batch norm: mean and variance are those of the whole batch, over all processes. Gradients are exact.
+"""Synchronized batch norm uses the mean and variance of the whole batch, over all processes. Gradients are exact.
 
 torch's own version only runs on GPUs. This one is differentiable Python code with one message per layer, in the forward
 pass and in the backward pass. So it also runs with gloo, in float64, and inside a compiled and captured step.
@@ -56,7 +56,7 @@ all_gather_rows.register_autograd(_gather_backward)
 
 
 class SyncBatchNorm1d(nn.BatchNorm1d):
-    """nn.BatchNorm1d with the statistics of all processes."""
+    """nn.BatchNorm1d with the statistics of the batches of all processes."""
 
     is_synchronized = True
 
@@ -66,7 +66,7 @@ class SyncBatchNorm1d(nn.BatchNorm1d):
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
-    """nn.BatchNorm2d with the statistics of all processes."""
+    """nn.BatchNorm2d with the statistics of the batches of all processes."""
 
     is_synchronized = True
 
@@ -84,7 +84,7 @@ SYNC_BATCH_NORM_CLASSES: dict[type[nn.Module], type[Norm]] = {
 def sync_batch_norm(norm: Norm, x: Tensor) -> Tensor:
     """Normalise with the mean and variance over all processes. Update the running statistics as torch does."""
     axes = [0, *range(2, x.dim())]
-    x32 = x if x.dtype == torch.float64 else x.float()  # float32, or the type of x if it is wider
+    x32 = x if x.dtype == torch.float64 else x.float()  # x in float32, or unchanged if x is float64
     count = x.numel() // x.shape[1]
     mean = x32.mean(axes)
     squares = (x32 - _broadcast_to(mean, x)).square().sum(axes)

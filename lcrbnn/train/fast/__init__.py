@@ -1,1 +1,1 @@
-"""The compiled training step, and faster versions of some modules for it."""
+"""The compiled training step, and faster versions of some modules for this step."""

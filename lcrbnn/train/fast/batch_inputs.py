@@ -1,4 +1,4 @@
-"""The inputs of a compiled step: a split and tables on the device, or buffers that are filled before each step."""
+"""The inputs of a compiled step are a split with tables on the device, or buffers that are filled before each step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BatchInputs(Protocol):
 
 
 class InMemoryInputs:
-    """Inputs from a split on the device. Tables contain the image order and the augmentation draws of an epoch."""
+    """Inputs from a split on the device. Tables contain the order and the augmentation draws of an epoch's images."""
 
     def __init__(self, spec: TrainSpec, train: InMemoryBatches) -> None:
         """Allocate the tables for the largest epoch."""
@@ -63,7 +63,7 @@ class InMemoryInputs:
             table.copy_(values)
 
     def load_batch(self) -> None:
-        """Do nothing: all images are on the device."""
+        """Do nothing, because all images are on the device."""
 
     def select_part(self, step: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images and labels that the tables select for this step."""
@@ -135,5 +135,5 @@ def make_batch_inputs(spec: TrainSpec, train: BatchSource) -> BatchInputs:
 
 
 def _count_part_images(spec: TrainSpec, train: BatchSource) -> int:
-    """Return the number of images per forward pass: the batch size divided by processes and accumulation steps."""
+    """Return the images per forward pass, which are the batch size / (processes x accumulation steps)."""
     return min(spec.batch_size // (train.world_size * spec.gradient_accumulation_steps), len(train))

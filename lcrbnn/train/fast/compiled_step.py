@@ -45,14 +45,14 @@ from lcrbnn.train.validation import LcrMeasurement, measure_lcr
 # A study compiles one step per combination of settings, all in the same process. torch's default limit is too small for
 # this.
 MAX_RECOMPILATIONS = 10**6
-NO_BAD_STEP = 2**62  # value of the first bad step if all steps so far were finite
+NO_BAD_STEP = 2**62  # number of the first step with a non-finite value, if there was no such step
 WARM_UP_STEPS = 2  # number of steps that run before the capture; their effects are undone
 # lambda is multiplied by this factor for the measurement of the LCR gradient, so that rounding does not matter
 MEASUREMENT_LCR_FACTOR = 100
 
 
 class CompiledStep:
-    """Runs the steps of an epoch like EagerStep, but compiled. On a CPU nothing is captured: this is only for tests."""
+    """Run the steps of an epoch like EagerStep, but compiled. On a CPU, for tests only, no step is captured."""
 
     def __init__(
         self, spec: TrainSpec, parts: TrainingParts, train: BatchSource, ranks: Ranks = SINGLE_PROCESS
@@ -68,10 +68,12 @@ class CompiledStep:
                 f"{ranks.size} x {spec.gradient_accumulation_steps} (processes x gradient_accumulation_steps); choose "
                 f"a multiple of {num_parts}, or --step-mode eager"
             )
-        self.full_batches = len(train) // spec.batch_size  # an incomplete last batch runs as an eager step
+        # Number of full batches per epoch; an incomplete last batch runs as an eager step
+        self.full_batches = len(train) // spec.batch_size
         self.sums = torch.zeros(len(SUM_NAMES), dtype=torch.float64, device=self.device)
         self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None
-        self.record_name = "FastStep"  # as in all existing records and checkpoints, so that new ones are comparable
+        # Name in all existing records and checkpoints; with the same name, new ones are comparable
+        self.record_name = "FastStep"
         self.is_captured = self.stream is not None
         # NCCL's threads may call CUDA during the capture, which the default mode forbids
         self._capture_error_mode = "thread_local" if ranks.is_launched else "global"
@@ -101,7 +103,8 @@ class CompiledStep:
             for m in parts.model.modules()
             if isinstance(m, nn.modules.batchnorm._BatchNorm)
             and m.num_batches_tracked is not None
-            and m.momentum is not None  # without momentum, torch computes the running statistics from the batch counter
+            # If momentum is None, torch computes the running statistics from the batch counter
+            and m.momentum is not None
         ]
         if self.is_captured:
             _to_channels_last(parts.model)
@@ -277,7 +280,7 @@ class CompiledStep:
             group["lr"] = self._lr
 
     def _tensors_changed_by_step(self) -> list[Tensor]:
-        """Return all tensors that a step changes: parameters, buffers, optimizer state and bookkeeping."""
+        """Return all tensors that a step changes, such as parameters, buffers, optimizer state and bookkeeping."""
         optimizer_state = [v for s in self.parts.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         modules = [self.parts.model, *([] if self.parts.retention is None else [self.parts.retention])]
         module_tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]

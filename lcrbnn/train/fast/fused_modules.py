@@ -1,4 +1,4 @@
-"""Faster versions of modules for a compiled step: fused batch norm, memory-efficient hardtanh, mean pooling."""
+"""Faster modules for a compiled step, which are fused batch norm, memory-efficient hardtanh and mean pooling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lcrbnn.nn.kernels.batch_norm import forward_statistics, make_arrival_counte
 
 @contextmanager
 def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module]) -> Iterator[None]:
-    """Inside this context, these modules have another class. It must not have more state than the original class."""
+    """Inside this context, the modules have another class, which must not have more state than the original class."""
     original_classes = [type(module) for module in modules]
     for module in modules:
         module.__class__ = module_class
@@ -26,9 +26,9 @@ def swap_module_class(modules: Sequence[nn.Module], module_class: type[nn.Module
 
 
 class FusedBatchNorm2d(nn.BatchNorm2d):
-    """nn.BatchNorm2d that uses fused kernels inside a compiled step. Parameters, statistics and names are the same."""
+    """nn.BatchNorm2d with fused kernels inside a compiled step. Parameters, statistics and names stay the same."""
 
-    forward_counters: Tensor  # arrival counters of the kernels; they are not stored in checkpoints
+    forward_counters: Tensor  # counters of the kernel programs that have ended; checkpoints do not contain them
     backward_counters: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _ClipFunction(torch.autograd.Function):
 
 
 class MemoryEfficientHardtanh(nn.Hardtanh):
-    """nn.Hardtanh that saves its result instead of a mask or its input. The next layer saves this result anyway.
+    """nn.Hardtanh that saves its result, which the next layer also saves, instead of a mask or the input.
 
     For 16-bit activations, torch would also compute the gradient in float32 and write it to memory. Here, values and
     gradients are those of nn.Hardtanh in 16 bits.
@@ -115,7 +115,7 @@ class MeanPool2d(nn.AdaptiveAvgPool2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the mean (n, c, 1, 1) of (n, c, h, w)."""
+        """Return the mean of each channel, which turns (n, c, h, w) into (n, c, 1, 1)."""
         # The mean over both spatial axes is the same number, and its gradient is one broadcast.
         return input.mean((2, 3), keepdim=True)
 

@@ -24,7 +24,7 @@ MAX_KERNELS_PER_LAUNCH = 20
 
 @dataclass(frozen=True)
 class FusionOptions:
-    """Which of the four measures against kernel launches a step uses."""
+    """Options that state which of the four measures against kernel launches a step uses."""
 
     fuse_batch_norms: bool = False
     save_hardtanh_memory: bool = False
@@ -66,7 +66,7 @@ def group_kernels(scheduler: Any) -> list[list[Any]]:
     groups only use the distance from the start. That separates the kernels that compute weight gradients. They become
     ready one after the other, but none of them is needed before the end.
     """
-    nodes = list(scheduler.nodes)  # the list is in topological order: a kernel comes after those that it depends on
+    nodes = list(scheduler.nodes)  # nodes in topological order: a kernel comes after all kernels that it depends on
     dependencies = {node: list(scheduler._get_unmet_dep_nodes(node)) for node in nodes}
     # The distance from the start: one more than that of the farthest kernel on which this one depends.
     from_start: dict[Any, int] = {}

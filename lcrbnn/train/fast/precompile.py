@@ -34,7 +34,7 @@ from lcrbnn.train.setup.spec import TrainSpec
 
 _WORKER_CODE = "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
 _WORKER_CODE += "from lcrbnn.train.fast.precompile import run_precompile_worker; run_precompile_worker(job)"
-_TERMINATE_TIMEOUT_S = 5.0  # seconds between the request that a worker ends and killing it
+_TERMINATE_TIMEOUT_S = 5.0  # seconds that a worker has to end after a request before it is killed
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _start_worker(specs: Sequence[TrainSpec], options: RunOptions) -> subprocess
     job = {
         "path": [str(Path(p).absolute()) for p in sys.path],
         "parent": os.getpid(),
-        # the same number of threads as here, because compiled code for a CPU contains it
+        # number of threads of this process, because compiled code for a CPU contains the number of threads
         "threads": torch.get_num_threads(),
         "specs": [spec.to_dict() for spec in specs],
         "device": options.device,
@@ -104,12 +104,12 @@ def run_precompile_worker(job: dict[str, Any]) -> None:
             return
         try:
             compile_step(TrainSpec.from_dict(stored_spec), options)
-        except Exception:  # the error is ignored here, because the run itself will report it
+        except Exception:  # ignore the error here, because the run itself will report it
             continue
 
 
 def compile_step(spec: TrainSpec, options: RunOptions) -> None:
-    """Compile the step of a run as its first epoch does, then discard it. Only the compiler's cache on disk changes."""
+    """Compile the step of a run as in its first epoch, then discard it. Only the cache of the compiler changes."""
     device = find_device(options.device)
     with ExitStack() as stack:
         parts = build_training_parts(spec, device, fused=device.type == "cuda", runs_folder=options.runs_folder)

@@ -1,1 +1,1 @@
-"""From a training spec to validated settings, images, network and optimizer."""
+"""Turn a training spec into validated settings, images, network and optimizer."""

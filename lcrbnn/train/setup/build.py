@@ -1,4 +1,4 @@
-"""Builds the parts of a training run from its spec: network, teacher, LCR loss, optimizer."""
+"""Build the parts of a training run from its spec, with network, teacher, LCR loss and optimizer."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _build_retention(
 ) -> Retention | None:
     """Return the LCR loss of a run, or None if it trains without."""
     variant = build_lcr_variant(spec)
-    if not is_lcr_active(variant):  # then a variant that does not suit the network is no error
+    if not is_lcr_active(variant):  # without this return, a variant that does not suit the network would be an error
         return None
     reference = teacher if variant.reference == "teacher" else None
     # The training step detects an overflow itself, at the same step on all processes.
@@ -142,5 +142,6 @@ def _load_teacher(spec: TrainSpec, device: torch.device, folder: RunFolder) -> t
         raise InputError(f"the teacher in {folder.path} has {teacher_classes} classes, and this run has {num_classes}")
     _check_validation_images_unseen(spec, teacher_spec, f"the teacher in {folder.path}")
     if spec.precision == "float64" != teacher_spec.precision:
-        convert_to_float64(model)  # LCR compares its activations with those of the network
+        # The teacher needs the precision of the network, because LCR compares the activations of both
+        convert_to_float64(model)
     return model.to(device).eval().requires_grad_(False), digest

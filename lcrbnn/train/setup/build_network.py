@@ -1,4 +1,4 @@
-"""Builds the network and the LCR variant that a training spec describes."""
+"""Build the network and the LCR variant that a training spec describes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def build_network(spec: TrainSpec, network_source: bytes | None = None) -> nn.Mo
 
 
 def convert_to_float64(model: nn.Module) -> None:
-    """Let a network compute in float64. It converts its inputs."""
+    """Let a network compute in float64. The network then converts its inputs."""
     model.double().register_forward_pre_hook(lambda module, inputs: tuple(x.double() for x in inputs))
 
 

@@ -1,4 +1,4 @@
-"""The data set of a training spec: its row in DATASETS, its class names, and the splits that a run reads."""
+"""Open the data set of a training spec, with its row in DATASETS, its class names, and the splits that a run reads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def check_same_classes(folder: RunFolder, class_names: tuple[str, ...], role: st
 
 
 def check_class_names(class_names: tuple[str, ...], folder: Path) -> None:
-    """Raise InputError if a class name is not valid UTF-8, because no exported file could contain it."""
+    """Raise InputError if a class name is not valid UTF-8, because no exported file could contain such a name."""
     for name in class_names:
         try:
             name.encode()
@@ -94,26 +94,27 @@ def fill_in_num_classes(spec: TrainSpec, folder: Path) -> TrainSpec:
     return spec.replace(num_classes=len(dataset.find_image_folder(folder).classes))
 
 
-# Whether decoded images stay on the device.
+# Dictionary: mode -> explanation of whether decoded images stay on the device.
 CACHE_MODES = {
     "auto": "if all images fit into a quarter of the free memory and into 4 GiB",
     "yes": "decode them once and keep them on the device",
     "no": "read them in every epoch",
 }
 MAX_AUTO_CACHE_BYTES = 4 << 30
-READ_BATCH_SIZE = 256  # images, when they are read for something other than training
+READ_BATCH_SIZE = 256  # number of images per batch when images are read for something other than training
 
-BrokenImages = dict[str, str]  # the path of a broken image in its folder, and why it cannot be read
+# Dictionary from the path of a broken image in its folder to the reason why it cannot be read
+BrokenImages = dict[str, str]
 
 
 @dataclass(frozen=True)
 class DataAccess:
-    """Options for reading image files. They do not change the result of a run."""
+    """Options for reading image files, which do not change the result of a run."""
 
     data_folder: Path = field(default_factory=default_data_folder)
-    workers: int = -1  # processes; -1: one per CPU core, minus one; 0: read in this process
-    cache_images: str = "auto"  # key of CACHE_MODES
-    worker_timeout_s: float = WORKER_TIMEOUT_S  # seconds without a response until the run is aborted
+    workers: int = -1  # number of worker processes; -1 = one per CPU core, minus one; 0 = read in this process
+    cache_images: str = "auto"  # key of CACHE_MODES: whether decoded images stay on the device
+    worker_timeout_s: float = WORKER_TIMEOUT_S  # seconds without a response from a worker before the run is aborted
 
     def __post_init__(self) -> None:
         """Raise InputError for values out of range."""
@@ -125,7 +126,8 @@ class DataAccess:
         """Return the number of worker processes per run, if this process trains `num_runs` runs in parallel."""
         if self.workers >= 0:
             return self.workers
-        local_ranks = max(1, read_launcher_variable("LOCAL_WORLD_SIZE", "1"))  # on this machine
+        # Number of processes of the distributed run on this machine
+        local_ranks = max(1, read_launcher_variable("LOCAL_WORLD_SIZE", "1"))
         return max(1, (len(os.sched_getaffinity(0)) // local_ranks - 1) // num_runs)
 
 
@@ -134,9 +136,9 @@ class RunSplits(NamedTuple):
 
     train: BatchSource
     valid: BatchSource | None
-    broken_images: BrokenImages  # left out
-    data_loading: dict[str, Any]  # how image files are read, for the record
-    class_names: tuple[str, ...] = ()  # of image files
+    broken_images: BrokenImages  # images that the run leaves out, because they cannot be read
+    data_loading: dict[str, Any]  # facts for the record about how image files are read
+    class_names: tuple[str, ...] = ()  # names of the classes, if the data set consists of image files
     train_images_digest: str = ""  # hash of the names and labels of the training images, if they are files
     picture_split: PictureSplit | None = None  # of class folders without train and val
 
@@ -151,7 +153,7 @@ def open_splits(
     class_names: tuple[str, ...] = (),
     picture_split: PictureSplit | None = None,
 ) -> list[RunSplits]:
-    """Return the training and validation images of parallel runs on one data set; `stack` closes their readers.
+    """Return the training and validation images of parallel runs on one data set. `stack` closes the image readers.
 
     `known_broken_images` is the result of `find_broken_training_images`, if it was called before. With several
     processes, each reads its part of every training batch. `class_names` must be the classes of the images, and
@@ -160,7 +162,7 @@ def open_splits(
     spec, num_runs = specs[0], len(specs)
     dataset = find_dataset(spec, class_names, picture_split)
     augmentations = {dataset.default_augmentation if s.augmentation == "standard" else s.augmentation for s in specs}
-    crop_augmentations = augmentations & set(CROPPED_ON_READ)  # these need the files in every epoch
+    crop_augmentations = augmentations & set(CROPPED_ON_READ)  # augmentations that need the image files in every epoch
     if dataset.find_image_folder is None:
         if crop_augmentations:
             raise InputError(
@@ -199,7 +201,8 @@ def open_splits(
     rank, world_size = rank_and_world_size
     all_splits = []
     for run_spec in specs:
-        max_batch_size = -(-run_spec.batch_size // world_size)  # images of a batch that one process reads
+        # Maximum number of images of a batch that one process reads
+        max_batch_size = -(-run_spec.batch_size // world_size)
         prefetcher = stack.enter_context(_make_prefetcher(dataset, access, device, max_batch_size, num_runs))
         train_batches = StreamedBatches(train_index, dataset, device, prefetcher, rank=rank, world_size=world_size)
         valid_batches = None if valid_index is None else StreamedBatches(valid_index, dataset, device, prefetcher)
@@ -221,7 +224,7 @@ def open_splits(
 def find_broken_training_images(
     spec: TrainSpec, access: DataAccess, device: torch.device, rank_and_world_size: tuple[int, int] = (0, 1)
 ) -> BrokenImages:
-    """Read every training image once and return the broken ones. Each of several processes reads its part."""
+    """Read every training image once and return the broken images. Each process reads a part of the images."""
     dataset = find_dataset(spec)
     images = _open_training_folder(spec, dataset, access.data_folder).train
     part = slice_part(0, len(images), *rank_and_world_size)
@@ -272,14 +275,14 @@ def open_image_folder(spec: TrainSpec, dataset: DataSet, path: Path) -> ImageFol
 
 
 def _open_training_folder(spec: TrainSpec, dataset: DataSet, path: Path) -> ImageFolder:
-    """Return the image folder of a data set for training. Raise InputError if a run could not store its class names."""
+    """Return the image folder of a data set for training. Raise InputError if its class names cannot be stored."""
     folder = open_image_folder(spec, dataset, path)
     check_class_names(folder.classes, path)
     return folder
 
 
 def find_broken_images(images: ImageIndex, prefetcher: DevicePrefetcher) -> BrokenImages:
-    """Read every image once and return the broken ones."""
+    """Read every image once and return the broken images with reasons."""
     broken_images: BrokenImages = {}
     for job in prefetcher.pool.read_batches(_iter_requests(images, prefetcher)):
         index = job.request.image_index
@@ -306,7 +309,7 @@ def _check_every_class_has_images(folder: ImageFolder) -> None:
 
 
 def decode_all_images(index: ImageIndex, prefetcher: DevicePrefetcher) -> Split:
-    """Return all images as they are evaluated, (n, 3, image_size, image_size)."""
+    """Return all images (n, 3, image_size, image_size), decoded as in evaluation."""
     image_size, num_decoded = prefetcher.pool.image_size, 0
     images = np.empty((len(index), 3, image_size, image_size), np.uint8)
     for job in prefetcher.pool.read_batches(_iter_requests(index, prefetcher)):

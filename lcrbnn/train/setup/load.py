@@ -1,4 +1,4 @@
-"""Loads the spec and the trained network of a run from its folder."""
+"""Load the spec and the trained network of a run from its folder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lcrbnn.train.setup.validate_checkpoint import (
 )
 from lcrbnn.train.state import restore_module
 
-STUDY_PREFIX = "study:"  # a spec names a run of a study as study:PLAN/VARIANT/seed-N
-DEFAULT_RUNS_FOLDER = Path("runs")  # contains the runs of studies, in one folder per plan
+STUDY_PREFIX = "study:"  # prefix of a run of a study in a spec: study:PLAN/VARIANT/seed-N
+DEFAULT_RUNS_FOLDER = Path("runs")  # folder that contains the runs of studies, in one folder per plan
 
 
 def resolve_run(reference: str, runs_folder: Path = DEFAULT_RUNS_FOLDER) -> RunFolder:
-    """Return the run that a spec names by its folder, or as study:PLAN/VARIANT/seed-N."""
+    """Return the run that a spec names, either by its folder or as study:PLAN/VARIANT/seed-N."""
     return RunFolder(
         runs_folder / reference.removeprefix(STUDY_PREFIX) if reference.startswith(STUDY_PREFIX) else Path(reference)
     )
@@ -87,7 +87,7 @@ def _find_trained_arrays(model: nn.Module, checkpoint: Checkpoint) -> list[str]:
 
 
 def find_referenced_runs(spec: TrainSpec, runs_folder: Path = DEFAULT_RUNS_FOLDER) -> dict[str, RunFolder]:
-    """Return the runs that a spec initializes from or uses as teacher, by the requirement that an error names."""
+    """Return the runs that a spec initializes from or uses as teacher, by the requirement in error messages."""
     references = {"init_from needs a finished run": spec.init_from, "a teacher is a finished run": spec.teacher}
     return {
         requirement: resolve_run(reference, runs_folder) for requirement, reference in references.items() if reference
@@ -96,7 +96,7 @@ def find_referenced_runs(spec: TrainSpec, runs_folder: Path = DEFAULT_RUNS_FOLDE
 
 @contextmanager
 def explain_data_folder(spec: TrainSpec) -> Iterator[None]:
-    """Inside, an error about image files also names the option that sets their folder."""
+    """Inside this context, an error about image files also names the option for the folder of the files."""
     try:
         yield
     except InputError as error:

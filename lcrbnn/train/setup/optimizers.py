@@ -1,4 +1,4 @@
-"""OPTIMIZERS and the parameter groups for weight decay and learning rate."""
+"""OPTIMIZERS, and functions that build the parameter groups for weight decay and learning rate."""
 
 from __future__ import annotations
 

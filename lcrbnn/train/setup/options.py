@@ -1,4 +1,4 @@
-"""RunOptions: settings of a run that do not change its outcome, such as device, folders and checkpoint interval."""
+"""RunOptions has the settings of a run that do not change its outcome, such as device and folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lcrbnn.train.distributed.ranks import SINGLE_PROCESS, Ranks
 from lcrbnn.train.setup.dataset import DataAccess
 from lcrbnn.train.setup.load import DEFAULT_RUNS_FOLDER
 
-# Whether the steps are compiled, by step mode and device.
+# Functions of the device that return whether the steps are compiled, by step mode.
 STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
     "auto": lambda device: device.type == "cuda",
     "eager": lambda device: False,
@@ -27,19 +27,19 @@ STEP_MODES: dict[str, Callable[[torch.device], bool]] = {
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is executed. The options do not change its outcome, except for the last bits of sums."""
+    """Options of the execution of a run, which do not change the outcome except for the last bits of sums."""
 
-    device: str = "auto"  # auto, cpu or cuda
+    device: str = "auto"  # name of the device: auto, cpu or cuda
     data_folder: Path = field(default_factory=default_data_folder)
-    checkpoint_interval_s: float = 30.0  # 0 = after every step
-    tensorboard: bool = False  # whether event files for TensorBoard are written
-    step_mode: str = "auto"  # one of STEP_MODES
-    workers: int = -1  # processes that read image files; -1 = one per CPU core, minus one
-    cache_images: str = "auto"  # whether decoded images are kept on the device, one of CACHE_MODES
-    worker_timeout_s: float = WORKER_TIMEOUT_S  # without a response from a worker for this time, the run is aborted
+    checkpoint_interval_s: float = 30.0  # seconds between two checkpoints; 0 = after every step
+    tensorboard: bool = False  # whether event files for TensorBoard are written into the run folder
+    step_mode: str = "auto"  # kind of training step, one of STEP_MODES
+    workers: int = -1  # number of processes that read image files; -1 = one per CPU core, minus one
+    cache_images: str = "auto"  # one of CACHE_MODES: whether decoded images are kept on the device
+    worker_timeout_s: float = WORKER_TIMEOUT_S  # seconds without a response from a worker before the run is aborted
     ranks: Ranks = SINGLE_PROCESS  # the processes of a distributed run
-    runs_folder: Path = DEFAULT_RUNS_FOLDER  # where references study:PLAN/VARIANT are looked up
-    compile_workers: int = 0  # processes that compile the steps of later runs of a study in advance
+    runs_folder: Path = DEFAULT_RUNS_FOLDER  # folder in which references study:PLAN/VARIANT are looked up
+    compile_workers: int = 0  # number of processes that compile the steps of later runs of a study in advance
 
     def __post_init__(self) -> None:
         """Raise InputError with the new name if an option has an old value. Other checks run at its first use."""
@@ -47,10 +47,10 @@ class RunOptions:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the steps are compiled on this device."""
+        """Return whether the steps are compiled on this device."""
         return lookup(STEP_MODES, self.step_mode, "step mode")(find_device(self.device))
 
     @property
     def data_access(self) -> DataAccess:
-        """The options for reading image files."""
+        """Return the options for reading image files."""
         return DataAccess(self.data_folder, self.workers, self.cache_images, self.worker_timeout_s)

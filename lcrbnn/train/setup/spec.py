@@ -1,4 +1,4 @@
-"""TrainSpec: every setting that decides the outcome of a training run, as one flat, frozen value."""
+"""TrainSpec has every setting that decides the outcome of a training run, as one flat, frozen value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lcrbnn.runs.old_names import (
     upgrade_settings,
 )
 
-# The values of the text fields, each with an explanation. Tables elsewhere have the same keys.
+# Dictionaries from the allowed values of text fields to explanations. Tables in other modules have the same keys.
 TRAIN_SPLIT_CHOICES = {
     "train": "the training images without the validation images",
     "train+valid": "all training images, without validation",
@@ -30,11 +30,11 @@ AUGMENTATION_CHOICES = {
     "none": "unchanged images",
     "crop-flip": "zero padding of 4 pixels, random crop, random horizontal flip",
     "random-resized-crop": "RandomResizedCrop of 8 to 100 % and random flip while files are decoded",
-    "random-resized-crop-on-device": "the same crops on the device, so that decoded images can be cached",
-    "cutout": "crop-flip, then a black square of half the side",
+    "random-resized-crop-on-device": "random-resized-crop, but on the device, so that decoded images can be cached",
+    "cutout": "crop-flip, then a black square with half the side length of the image",
     "randaugment": "crop-flip, then two random operations",
     "augmix": "crop-flip, then a mixture of chains of random operations (AugMix)",
-    "augmix-views": "three views for --consistency-weight: the crop and two AugMix versions of it",
+    "augmix-views": "three views of each image for --consistency-weight: the crop and two AugMix versions of the crop",
 }
 OPTIMIZER_CHOICES = {"sgd": "SGD with momentum", "adam": "Adam"}
 LR_SCHEDULE_CHOICES = {
@@ -54,7 +54,7 @@ REGULARIZER_CHOICES = {
     "spectral-norm-binary": "spectral normalization of the binary weights, after the sign",
     "defensive-quantization": "loss that makes the rows of latent weights orthogonal",
 }
-MIN_IMAGE_SIZE = 8  # smallest side in pixels that the networks accept
+MIN_IMAGE_SIZE = 8  # smallest side length of an image, in pixels, that the networks accept
 LR_UPDATE_INTERVAL_CHOICES = {"epoch": "once per epoch, as in the published codes", "step": "once per step"}
 WEIGHT_DECAY_CHOICES = {
     "all": "all parameters, as in IR-Net, RBNN and LCR",
@@ -64,7 +64,7 @@ WEIGHT_DECAY_CHOICES = {
 }
 BATCH_NORM_CHOICES = {
     "local": "each process normalizes its own part of the batch and running statistics are averaged after the step",
-    "sync": "statistics over the images of all processes (SyncBatchNorm)",
+    "sync": "each process normalizes with the statistics of all processes (SyncBatchNorm)",
 }
 PRECISION_CHOICES = {
     "float32": "full precision",
@@ -74,7 +74,7 @@ PRECISION_CHOICES = {
     "float16": "autocast to float16; sums of signs are exact up to 2048",
 }
 
-GROUPS = ("data", "model", "LCR", "optimizer", "precision", "distributed", "run")  # of command-line options
+GROUPS = ("data", "model", "LCR", "optimizer", "precision", "distributed", "run")  # groups of command-line options
 
 
 def _text(default: str, group: str, metavar: str, about: str, choices: Mapping[str, str] | None = None) -> Any:
@@ -113,13 +113,13 @@ class TrainSpec:
     """The settings of a training run. The metadata of each field has its help text and allowed values."""
 
     dataset: str = _text("digits", "data", "NAME", "data set, one of `lcrbnn data`")
-    train_split: str = _choice("train", "data", "training images", TRAIN_SPLIT_CHOICES)
+    train_split: str = _choice("train", "data", "images that the run trains on", TRAIN_SPLIT_CHOICES)
     augmentation: str = _text("standard", "data", "NAME", "training augmentation", AUGMENTATION_CHOICES)
     image_size: int = _count(
         0,
         "data",
         "PIXELS",
-        "side length of the input images in pixels, for data sets read from image files (0 = size of the data set)",
+        "side length in pixels of images that are read from files (0 = image size of the data set)",
         low=0,
         high=4096,
     )
@@ -169,7 +169,9 @@ class TrainSpec:
         "RUN",
         "initialize from the weights of this finished run: its folder, or study:PLAN/VARIANT/seed-N",
     )
-    init_parameters: str = _choice("all", "model", "parameters to copy from --init-from", INIT_PARAMETER_CHOICES)
+    init_parameters: str = _choice(
+        "all", "model", "which parameters are copied from the run of --init-from", INIT_PARAMETER_CHOICES
+    )
     bn_gamma_init: float = _real(1.0, "model", "X", "initial weight (gamma) of all BatchNorm2d layers (RBNN: 1e-8)")
     lcr_weight: float = _real(0.0, "LCR", "LAMBDA", "weight λ of the LCR loss (0 = train without LCR)")
     lcr_gradient_ratio: float = _real(
@@ -180,7 +182,7 @@ class TrainSpec:
     )
     lcr_variant: str = _text("default", "LCR", "NAME", "variant of the LCR loss: default, paper or official")
     lcr_options: tuple[str, ...] = _list(
-        "LCR", "NAME=VALUE", "changes to the LCR variant, such as matrix=cross-gram beta=1"
+        "LCR", "NAME=VALUE", "changed settings of the LCR variant, such as matrix=cross-gram beta=1"
     )
     lcr_blocks: tuple[str, ...] = _list(
         "LCR",
@@ -205,7 +207,7 @@ class TrainSpec:
     )
     distillation_temperature: float = _real(1.0, "model", "T", "softmax temperature of the distillation loss", low=1e-3)
     epochs: int = _count(15, "optimizer", "N", "number of passes over the training images")
-    batch_size: int = _count(64, "data", "N", "images per optimizer step, summed over all processes", low=2)
+    batch_size: int = _count(64, "data", "N", "number of images per optimizer step, summed over all processes", low=2)
     gradient_accumulation_steps: int = _count(
         1,
         "optimizer",
@@ -218,22 +220,30 @@ class TrainSpec:
     )
     drop_last: bool = _flag(False, "data", "drop the last batch of an epoch if it is incomplete")
     optimizer: str = _choice("sgd", "optimizer", "optimizer", OPTIMIZER_CHOICES)
-    lr: float = _real(0.05, "optimizer", "LR", "learning rate at the start, or after warm-up")
+    lr: float = _real(0.05, "optimizer", "LR", "learning rate at the start of training, or after the warm-up")
     momentum: float = _real(0.9, "optimizer", "M", "momentum of SGD, or beta1 of Adam", high=1.0)
-    nesterov: bool = _flag(False, "optimizer", "Nesterov momentum (SGD)")
-    weight_decay: float = _real(1e-4, "optimizer", "W", "weight decay")
+    nesterov: bool = _flag(False, "optimizer", "use Nesterov momentum in SGD")
+    weight_decay: float = _real(1e-4, "optimizer", "W", "factor of the weight decay")
     max_gradient_norm: float = _real(
         0.0, "optimizer", "NORM", "clip the total gradient norm to this value (0 = no clipping)"
     )
     weight_decay_parameters: str = _text(
-        "all", "optimizer", "SET", "parameters with weight decay", WEIGHT_DECAY_CHOICES
+        "all", "optimizer", "SET", "which parameters have weight decay", WEIGHT_DECAY_CHOICES
     )
     lr_schedule: str = _text("cosine", "optimizer", "NAME", "learning-rate schedule", LR_SCHEDULE_CHOICES)
-    lr_update_interval: str = _choice("epoch", "optimizer", "update of the learning rate", LR_UPDATE_INTERVAL_CHOICES)
+    lr_update_interval: str = _choice(
+        "epoch", "optimizer", "interval between updates of the learning rate", LR_UPDATE_INTERVAL_CHOICES
+    )
     lr_milestones: tuple[float, ...] = _list(
         "optimizer", "EPOCH", "epochs at which the multistep schedule reduces the learning rate", numbers=True
     )
-    lr_gamma: float = _real(0.1, "optimizer", "F", "factor of the multistep schedule", high=1.0)
+    lr_gamma: float = _real(
+        0.1,
+        "optimizer",
+        "F",
+        "factor by which the multistep schedule multiplies the learning rate at each milestone",
+        high=1.0,
+    )
     lr_warmup_epochs: float = _real(
         0.0, "optimizer", "N", "number of epochs in which the learning rate increases linearly"
     )
@@ -310,7 +320,7 @@ class TrainSpec:
 
     @property
     def uses_lcr(self) -> bool:
-        """Whether the run is trained with the LCR loss."""
+        """Return whether the run is trained with the LCR loss."""
         return self.lcr_weight > 0 or self.lcr_gradient_ratio > 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -319,14 +329,14 @@ class TrainSpec:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> TrainSpec:
-        """Return the spec of a `to_dict` of schema 1 or 2. Missing fields have their defaults: they are newer."""
+        """Return the spec of a `to_dict` of schema 1 or 2. Missing fields, which are newer, get their defaults."""
         if "schema" not in stored:
             raise InputError("a spec without a schema number was not written by lcrbnn")
         check_schema(stored)
         return cls().replace(**{k: v for k, v in upgrade_settings(stored).items() if k != "schema"})
 
     def digest(self) -> str:
-        """Return a short digest of the settings that differ from the defaults: new fields do not change it."""
+        """Return a short digest of the settings that differ from the defaults. New fields do not change the digest."""
         return _digest(SCHEMA, self._non_default_settings())
 
     def matches_digest(self, digest: Any) -> bool:
@@ -349,7 +359,7 @@ def _digest(schema: int, settings: Mapping[str, Any]) -> str:
 
 
 def parse_options(pairs: Sequence[str], what: str) -> dict[str, Any]:
-    """Return {"beta": 1} for ["beta=1"]. Numbers, true and false are converted, other values stay text."""
+    """Return a dictionary from texts NAME=VALUE: {"beta": 1} for ["beta=1"]. Numbers and booleans are converted."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
@@ -375,12 +385,12 @@ def _format_value(value: Any) -> str:
 
 
 def _to_builtin(value: Any, default: Any, metadata: dict[str, Any]) -> Any:
-    """Return a checked value as a builtin of the type of its field, so that equal specs are stored alike."""
+    """Return a checked value as a builtin of the type of its field. Then equal specs are stored in the same way."""
     if isinstance(default, tuple):
         return tuple(float(v) + 0.0 for v in value) if metadata["numbers"] else value
     if isinstance(default, bool | str):
         return value
-    return float(value) + 0.0 if isinstance(default, float) else int(value)  # + 0.0 turns -0.0 into 0.0
+    return float(value) + 0.0 if isinstance(default, float) else int(value)  # the sum with 0.0 turns -0.0 into 0.0
 
 
 def _check_value(name: str, value: Any, default: Any, metadata: dict[str, Any]) -> None:

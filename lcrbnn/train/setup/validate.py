@@ -1,4 +1,4 @@
-"""Checks the settings and folders of runs before any work starts."""
+"""Check the settings and folders of runs before any work starts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_referenced_run_images(spec: TrainSpec, runs_folder: Path, splits: RunS
 
 
 def validate_spec(spec: TrainSpec) -> None:
-    """Raise InputError if a spec is invalid. Its images and the runs that it names are not read."""
+    """Raise InputError if a spec is invalid. This function does not read images or other runs."""
     find_dataset(spec)
     if parse_reference(spec.model) is None:
         lookup(MODELS, spec.model, "network", "lcrbnn models")
@@ -99,7 +99,7 @@ def validate_spec(spec: TrainSpec) -> None:
         )
 
 
-# Settings that only have an effect together with another one: the other setting, and whether a spec has it.
+# Dictionary: setting that needs another setting -> (name of the other setting, function: spec -> whether it is set).
 REQUIRED_SETTINGS: dict[str, tuple[str, Callable[[TrainSpec], bool]]] = {
     "init_parameters": ("init_from, the run whose weights are copied", lambda spec: bool(spec.init_from)),
     "lcr_warmup_epochs": ("an lcr_weight or lcr_gradient_ratio of more than 0", lambda spec: spec.uses_lcr),
@@ -114,7 +114,7 @@ REQUIRED_SETTINGS: dict[str, tuple[str, Callable[[TrainSpec], bool]]] = {
 
 
 def reject_unused_settings(spec: TrainSpec, given_names: Iterable[str], num_processes: int = 1) -> None:
-    """Raise InputError if nothing uses one of the given settings and it does not have its default.
+    """Raise InputError if a given setting has no effect and does not have its default value.
 
     `given_names` are the settings that a user gave for this run. A setting from a recipe may be without effect, because
     the user may have changed the setting that it needs.
@@ -139,7 +139,7 @@ def check_referenced_runs(
 
 
 def check_training_images(folder: RunFolder, digest: str, role: str) -> None:
-    """Raise InputError if a run was trained on other images, as this run may then be validated on some of them."""
+    """Raise InputError if a run was trained on other images, because this run may be validated on such images."""
     trained_digest = load_run(folder)[3].get("images", "")
     if digest and trained_digest and trained_digest != digest:
         raise InputError(
@@ -159,7 +159,7 @@ def _check_run_folder(folder: RunFolder, spec: TrainSpec, resume: bool) -> None:
     if not folder.exists():
         folder.check_can_create()
         return
-    if folder.has_no_output():  # it can be started again, even with other settings
+    if folder.has_no_output():  # a run without output can be started again, even with other settings
         return
     if not resume:
         raise InputError(

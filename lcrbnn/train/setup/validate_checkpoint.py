@@ -1,4 +1,4 @@
-"""Checks the content of a checkpoint whose checksums are valid, and that it is the one in the record of its run."""
+"""Check the content of a checkpoint with valid checksums, and that the run's record belongs to this checkpoint."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lcrbnn.runs.run_folder import RunFolder
 from lcrbnn.train.setup.spec import TrainSpec
 
 # Names of metadata and arrays are part of the file format and must not change.
-SOURCE_DIGEST = "whole"  # metadata of a slim copy: SHA-256 of the original checkpoint
-WITHOUT_OPTIMIZER_STATE = "without_memory"  # metadata: the parameters that never had a gradient
+SOURCE_DIGEST = "whole"  # metadata key of a slim copy, for the SHA-256 of the original checkpoint
+WITHOUT_OPTIMIZER_STATE = "without_memory"  # metadata key for the names of the parameters that never had a gradient
 SUMS_ARRAY = "sums"
-SUMS_SHAPE = (4,)  # loss, LCR loss, correct predictions, images
+SUMS_SHAPE = (4,)  # shape of the sums: loss, LCR loss, number of correct predictions, number of images
 _METADATA_KEYS = ("spec", "teacher", "made", "weight", "epoch", "step", "seconds")
 _PREFIXES = ("model/", "retention/", "optimizer/")
 
@@ -74,7 +74,7 @@ def _check_position(epoch: int, step: int, epochs: int, path: Path, steps_per_ep
     is_valid = epoch < epochs or (epoch == epochs and step == 0)
     if steps_per_epoch is not None:
         is_valid = is_valid and step <= steps_per_epoch and steps_done in (None, epoch * steps_per_epoch + step)
-    elif steps_done is not None:  # some number of steps per epoch must fit epoch, step and file name
+    elif steps_done is not None:  # there must be a number of steps per epoch that fits epoch, step and file name
         in_full_epochs = steps_done - step
         is_divisible = epoch > 0 and in_full_epochs % epoch == 0 and in_full_epochs // epoch >= max(step, 1)
         is_valid = is_valid and (in_full_epochs == 0 if epoch == 0 else is_divisible)
@@ -100,7 +100,7 @@ def _check_sums(checkpoint: Checkpoint, damaged: str) -> None:
 
 
 def _check_optimizer_state(checkpoint: Checkpoint, parameters: Iterable[str], spec: TrainSpec, path: Path) -> None:
-    """Raise InputError unless the optimizer arrays are those of the trained parameters, with their types and shapes."""
+    """Raise InputError unless the optimizer arrays have the names, types and shapes of the trained parameters."""
     arrays, damaged = checkpoint.arrays, _describe_damage(path)
     stateless_names = checkpoint.facts.get(WITHOUT_OPTIMIZER_STATE, [])
     names = list(parameters)
@@ -138,7 +138,7 @@ def _check_optimizer_state(checkpoint: Checkpoint, parameters: Iterable[str], sp
 
 
 def _optimizer_state_keys(spec: TrainSpec) -> tuple[str, ...]:
-    """Return the names of the optimizer's state of each parameter."""
+    """Return the names of the entries that the optimizer stores for each parameter."""
     if spec.optimizer == "adam":
         return ("step", "exp_avg", "exp_avg_sq")
     return ("momentum_buffer",) if spec.momentum > 0 else ()
@@ -149,7 +149,7 @@ def _is_step_count(value: float, max_steps: int | None) -> bool:
 
 
 def _parse_step_in_name(path: Path) -> int | None:
-    """Return N from the name of a checkpoint, step-N.safetensors, or None if it has another name."""
+    """Return N from a checkpoint name step-N.safetensors, or None for any other name."""
     match = re.fullmatch(r"step-(\d{9,})", path.stem)
     return int(match[1]) if match else None
 
@@ -159,7 +159,7 @@ def _describe_damage(path: Path) -> str:
 
 
 def digest_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
-    """Return the SHA-256 of a checkpoint file, or for a slim copy that of the original checkpoint."""
+    """Return the SHA-256 of a checkpoint file. For a slim copy, return that of the original checkpoint."""
     return checkpoint.facts.get(SOURCE_DIGEST) or hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -172,7 +172,7 @@ def check_matches_record(folder: RunFolder, digest: str) -> None:
 
 
 def explain_record_mismatch(path: Path) -> str:
-    """Return a sentence if the newest checkpoint of a run is not the one in its record, or else an empty text.
+    """Return a sentence if the record of a run does not belong to the run's newest checkpoint, otherwise "".
 
     `path` is the folder of the run, or its record. Without a checkpoint or without a record there is no mismatch.
     """

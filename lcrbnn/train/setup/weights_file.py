@@ -1,4 +1,4 @@
-"""Writes and reads the weights of a finished run as one file, small enough to be committed.
+"""Write and read the weights of a finished run as one file, which is small enough to be committed.
 
 The file is a checkpoint without the optimizer's state: float32, every bit as it was trained. It contains the settings
 of the run, and the record of the run contains its SHA-256.
