@@ -19,6 +19,8 @@ from lcrbnn.nn.models.blocks import Maxout, RPReLU
 
 LayerRule = Callable[[GraphBuilder, str, Any, Value], Any]
 
+# Numbers between -6e-8 / factor and 0 are rounded to 0. These limits are where PyTorch's results become 0.
+GELU_ROUNDING_FACTORS = {"none": 0.634, "tanh": 0.784}
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946  # as in PyTorch
 
 
@@ -127,7 +129,18 @@ def require_map(builder: GraphBuilder, name: str, x: Value, channels: int | None
 
 
 def _export_gelu(builder: GraphBuilder, name: str, module: nn.GELU, x: Value) -> Value:
-    return add_elementwise(builder, name, {"none": "gelu", "tanh": "gelu_tanh"}[module.approximate], x)
+    y = add_elementwise(builder, name, {"none": "gelu", "tanh": "gelu_tanh"}[module.approximate], x)
+    if not builder.has_binary_layers:
+        return y
+    # On a CPU, the GELU of PyTorch is exactly 0 below about -5.5 (tanh: -5.06), because 1 + erf(x) rounds to 0.
+    # The GELU of the format is about -1e-8 there, which has another sign. Adding and subtracting 2 rounds it to 0.
+    factor = np.float32(1 / GELU_ROUNDING_FACTORS[module.approximate])
+    for part, a, b in (("round", 1 / factor, 2.0), ("rounded", factor, -2 * factor)):
+        channels = y.shape[2]
+        y = builder.add_node(
+            "affine", f"{name}.{part}", y, a=np.full(channels, float(a)), b=np.full(channels, float(b))
+        )
+    return y
 
 
 def _export_elu(builder: GraphBuilder, name: str, module: nn.ELU, x: Value) -> Value:

@@ -14,7 +14,6 @@ from lcrbnn.deploy.engine.graph import PackedSigns
 from lcrbnn.deploy.export.channel_rows import ChannelRows
 from lcrbnn.deploy.export.graph_builder import (
     GraphBuilder,
-    NodeBuilder,
     SlidingWindow,
     TorchFunction,
     Value,
@@ -25,9 +24,6 @@ from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 
-# On a CPU, the GELU of PyTorch is exactly 0, with the sign +1, below about -5.5, because 1 + erf(x) rounds to 0. There,
-# the GELU of the format is between this number and 0. Only inputs within 2e-7 of 0 get another sign than in PyTorch.
-GELU_THRESHOLD = np.float32(-8e-8)
 FACTOR_TOLERANCE = 2.0**-21  # relative error allowed when a scale is split into channel and position factors
 
 
@@ -172,18 +168,7 @@ def _find_threshold(name: str, layer: BinaryLayer, rows: ChannelRows) -> np.ndar
     threshold = (
         _read_custom_thresholds(name, layer, channels) if rule is None else rule(layer.input_binarizer, channels)
     )
-    if isinstance(threshold, str):
-        return threshold
-    if _find_source_op(rows.value.node) in ("gelu", "gelu_tanh"):
-        threshold = np.where(np.abs(threshold) < -GELU_THRESHOLD, GELU_THRESHOLD, threshold)
-    return rows.reorder(threshold)
-
-
-def _find_source_op(node: NodeBuilder) -> str:
-    """Return the operator that computed the numbers of a value, which later nodes only select."""
-    while node.op in ("take", "strided", "flatten", "subsample", "maxpool", "channels"):
-        node = node.inputs[0]
-    return node.op
+    return threshold if isinstance(threshold, str) else rows.reorder(threshold)
 
 
 def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.ndarray:

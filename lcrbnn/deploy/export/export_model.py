@@ -21,7 +21,7 @@ from lcrbnn.deploy.export.graph_builder import GraphBuilder, NodeBuilder, Value,
 from lcrbnn.deploy.export.linear_rules import export_matrix_product
 from lcrbnn.deploy.export.module_rules import export_module
 from lcrbnn.errors import InputError
-from lcrbnn.nn.layers import BinaryConv2d
+from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.model_hooks import eval_mode, fit_output_shapes
 
@@ -68,6 +68,7 @@ def convert_network(
     _check_network(net)
     model_input = _normalize_model_input(images)
     builder = GraphBuilder(model_input.shape)
+    builder.has_binary_layers = any(isinstance(module, BinaryLayer) for module in net.modules())
     with eval_mode(net), torch.no_grad():
         outputs = _arrange_outputs(builder, export_module(builder, "", net, builder.input_value))
         builder.remove_unused_nodes(list(outputs.values()))

@@ -146,6 +146,7 @@ class GraphBuilder:
         image = NodeBuilder("image", "image", [], shape)
         self.input_value = Value.from_node(image, make_standard_layout(shape, 4))
         self.nodes: list[NodeBuilder] = []
+        self.has_binary_layers = False  # signs of a binary layer may depend on any other layer
         self.checker: CallChecker | None = None
 
     def add_node(
