@@ -119,3 +119,13 @@ def test_buffers_and_constants_are_not_changed() -> None:
     assert set(net.state_dict()) == set(before)
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
     assert set(vars(net)) == set(vars(Counts()))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_signs_of_a_gelu_equal_those_of_pytorch(approximate: str) -> None:
+    """PyTorch rounds the GELU of a large negative number to 0, whose sign is +1, and a product of it keeps the 0."""
+    torch.manual_seed(0)
+    layer = BinaryConv2d(4, 6, 1, method="irnet")
+    net = FunctionModule(lambda s, x: s.layer(s.gelu(4 * x) * -x), gelu=nn.GELU(approximate), layer=layer)
+    images = (4 * make_images(3, 4, 30, 30)).round() / 4  # whole numbers for the GELU, as sums of signs are
+    assert_export_equals_torch(net, images)
