@@ -64,4 +64,10 @@ def literal_form() -> Iterator[Passage]:
     )
 
 
-PASSAGES = [accuracy, baselines, ratios, literal_form]
+def log_entry() -> Iterator[Passage]:
+    """Yield the pooled estimate of the entry of 2026-11-19."""
+    pooled = next(p for p in pool_gains(compute_all_gains(read_table_spec(TABLE_SPEC))) if p.title.endswith("†"))
+    yield "paper/docs/LOG.md", f"{replace_hyphens(pooled.difference)} over {pooled.num_pairs} pairs"
+
+
+PASSAGES = [accuracy, baselines, ratios, literal_form, log_entry]
