@@ -41,7 +41,7 @@ from lcrbnn.lcr.retention_loss import (
     retention_loss,
 )
 from lcrbnn.lcr.retention_matrix import Pair
-from lcrbnn.lcr.second_pass import freeze_running_statistics, replay_rng
+from lcrbnn.lcr.second_pass import cast_float_tensor, freeze_running_statistics, replay_rng
 from lcrbnn.lcr.spectral_norm import draw_start_vector
 from lcrbnn.nn.model_hooks import iter_binary_layers, use_latent_weights
 
@@ -348,8 +348,8 @@ class Retention(nn.Module):
         if any(module.training for module in teacher.modules()):
             teacher.eval()
         dtype = next((p.dtype for p in teacher.parameters() if p.is_floating_point()), None)
-        inputs = [_cast_float_tensor(x, dtype) for x in maps.inputs]
-        keyword_inputs = {name: _cast_float_tensor(x, dtype) for name, x in maps.keyword_inputs.items()}
+        inputs = [cast_float_tensor(x, dtype) for x in maps.inputs]
+        keyword_inputs = {name: cast_float_tensor(x, dtype) for name, x in maps.keyword_inputs.items()}
         teacher(*inputs, **keyword_inputs)
         return capture.take_maps(), spans
 
@@ -394,8 +394,3 @@ REFERENCES = {
     "latent-weights": Retention._run_with_latent_weights,
     "teacher": Retention._run_teacher,
 }
-
-
-def _cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
-    """Return a floating-point tensor as `dtype`, and any other value unchanged."""
-    return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x

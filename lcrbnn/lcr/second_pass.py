@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,3 +84,8 @@ def freeze_running_statistics(model: nn.Module) -> Iterator[None]:
             instance_norm.running_mean, instance_norm.running_var = mean, var
         for layer in layers:
             layer.observation_enabled = True
+
+
+def cast_float_tensor(x: Any, dtype: torch.dtype | None) -> Any:
+    """Return a floating-point tensor as `dtype`, and any other value unchanged."""
+    return x.to(dtype) if dtype is not None and isinstance(x, Tensor) and x.is_floating_point() else x

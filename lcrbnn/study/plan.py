@@ -383,10 +383,7 @@ def _read_noise_top1(record: dict[str, Any]) -> float | None:
 
 
 def _compare_seeds(baseline: dict[int, float | None], values: dict[int, float | None]) -> PairedDifference | None:
-    """Return the paired difference.
-
-    Return None unless there are at least two common seeds and all of them were measured.
-    """
+    """Return the paired difference, or None without two common seeds or if a common seed was not measured."""
     pairs = [(a, values[seed]) for seed, a in baseline.items()]
     complete_pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(complete_pairs) < max(len(pairs), 2):

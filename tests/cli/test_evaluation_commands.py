@@ -219,7 +219,7 @@ def test_cost_prints_figures_and_writes_a_record(
         assert f"{number:,}" in out
     assert figures["ops"] == figures["real_macs"] + figures["binary_macs"] / 64
     assert sum("MACs" in line for line in out.splitlines()) == 3 + len(figures["layers"])
-    assert main(["cost", "resnet20", "--method", "dorefa", "--bits", "1/2"]) == 0
+    assert main(["cost", "resnet20", "--method", "rbnn", "--bits", "1/32"]) == 0
     assert "no .bnn file: layer" in capsys.readouterr().out
     assert main(["cost", "resnet20", "--method", "sq-twn"]) == 0
     out = capsys.readouterr().out

@@ -38,8 +38,8 @@ class Poison(nn.Module):
 
 
 def poison_training(monkeypatch: pytest.MonkeyPatch, passes: int, direction: str) -> None:
-    def make(spec: Any) -> nn.Module:
-        model = build_network(spec)
+    def make(*arguments: Any) -> nn.Module:
+        model = build_network(*arguments)
         model.layer2[0].act1 = nn.Sequential(model.layer2[0].act1, Poison(passes, direction))
         return model
 
@@ -134,8 +134,8 @@ class Louder(nn.Module):
 
 
 def test_an_overflow_of_the_lcr_loss_names_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(spec: Any) -> nn.Module:
-        model = build_network(spec)
+    def make(*arguments: Any) -> nn.Module:
+        model = build_network(*arguments)
         model.layer2[0].act1 = nn.Sequential(model.layer2[0].act1, Louder())
         return model
 

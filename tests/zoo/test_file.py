@@ -152,7 +152,7 @@ def test_the_document_has_the_sizes_of_resnet_18(tmp_path: Path) -> None:
     names = {"cifar10": "", "tiny-imagenet": "-tiny", "imagenet": "-imagenet"}
     sizes = [zoo_file_size(data, f"resnet18-double{suffix}", tmp_path) / 1e6 for data, suffix in names.items()]
     sentence = (
-        "{:.1f} MB for ResNet-18 ({:.1f} MB with the 200 classes of Tiny-ImageNet, "
+        "file of ResNet-18 has {:.1f} MB ({:.1f} MB with the 200 classes of Tiny-ImageNet, "
         "{:.1f} MB with the 1,000 classes of ImageNet)"
     )
     assert sentence.format(*sizes) in " ".join((ROOT / "docs" / "zoo.md").read_text(encoding="utf-8").split())

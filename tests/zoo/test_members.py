@@ -186,7 +186,7 @@ def test_an_unknown_name_is_rejected_with_the_known_names(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "no network of the zoo is called 'digit'; there are" in capsys.readouterr().err
+    assert "no network of the zoo is called 'digit' (" in capsys.readouterr().err
 
 
 def test_a_file_with_another_sha256_is_rejected(

@@ -74,8 +74,6 @@ PRECISION_CHOICES = {
     "float16": "autocast to float16; sums of signs are exact up to 2048",
 }
 
-GROUPS = ("data", "model", "LCR", "optimizer", "precision", "distributed", "run")  # groups of command-line options
-
 
 def _text(default: str, group: str, metavar: str, about: str, choices: Mapping[str, str] | None = None) -> Any:
     return field(default=default, metadata=_metadata(group, metavar, about) | {"choices": choices})
@@ -116,23 +114,13 @@ class TrainSpec:
     train_split: str = _choice("train", "data", "images that the run trains on", TRAIN_SPLIT_CHOICES)
     augmentation: str = _text("standard", "data", "NAME", "training augmentation", AUGMENTATION_CHOICES)
     image_size: int = _count(
-        0,
-        "data",
-        "PIXELS",
-        "side length in pixels of images that are read from files (0 = image size of the data set)",
-        low=0,
-        high=4096,
+        0, "data", "PIXELS", "side length of images that are read from files (0 = that of the data set)", 0, 4096
     )
     num_classes: int = _count(
         0, "data", "N", "number of classes of the data set 'folder' (0 = number of class folders)", low=0
     )
     split_seed: int = _count(
-        0,
-        "data",
-        "N",
-        "seed of the 80/10/10 split of class folders without train and val (data set 'folder')",
-        low=0,
-        high=2**63 - 1,
+        0, "data", "N", "seed of the 80/10/10 split of class folders without train and val", 0, 2**63 - 1
     )
     skip_broken_images: bool = _flag(
         False,
@@ -164,10 +152,7 @@ class TrainSpec:
         "model", "NAME=VALUE", "options of the binarization method, such as t_min=0.1"
     )
     init_from: str = _text(
-        "",
-        "model",
-        "RUN",
-        "initialize from the weights of this finished run: its folder, or study:PLAN/VARIANT/seed-N",
+        "", "model", "RUN", "finished run with the initial weights: its folder, or study:PLAN/VARIANT/seed-N"
     )
     init_parameters: str = _choice(
         "all", "model", "which parameters are copied from the run of --init-from", INIT_PARAMETER_CHOICES

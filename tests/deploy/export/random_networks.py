@@ -52,8 +52,9 @@ MULTI_LEVEL_METHODS: list[Method] = [
 EXPORTABLE_METHODS: list[Method] = [
     chosen
     for name, row in METHODS.items()
-    if name not in ("adabin", "ie-net", "horq", "sq-twn")
     for chosen in (get_method(name, f"1/{b}") for b in row.supported_activation_bits if b in (1, 32))
+    if (name, chosen.activation_bits) not in {(m.name, m.activation_bits) for m in MULTI_LEVEL_METHODS if not m.options}
+    if (name, chosen.activation_bits) != ("ie-net", 1)
     if not explain_unexportable_method(chosen)
 ]
 METHOD_IDS = [f"{m.name}-{m.activation_bits}" for m in EXPORTABLE_METHODS]

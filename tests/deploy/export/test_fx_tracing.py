@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,7 +199,8 @@ def make_randomized_network(name: str) -> nn.Module:
     torch.manual_seed(0)
     net = NETWORKS[name][0]()
     if len(list(net.modules())) > 5:
-        binarize(net, "irnet")
+        with warnings.catch_warnings(action="ignore"):  # some networks call F.relu before binary layers
+            binarize(net, "irnet", activation="keep")
     return randomize_parameters(net, torch.randn(20, 3, 8, 8)).eval()
 
 

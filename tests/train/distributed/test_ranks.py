@@ -169,8 +169,8 @@ def test_two_processes_equal_one_with_two_accumulation_steps(pair: Path, tmp_pat
 def test_gradient_accumulation_equals_a_full_batch_without_batch_norm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_norms(spec: TrainSpec) -> nn.Module:
-        model = build_network(spec)
+    def without_norms(*arguments: Any) -> nn.Module:
+        model = build_network(*arguments)
         for module in list(model.modules()):
             for name, child in module.named_children():
                 if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):

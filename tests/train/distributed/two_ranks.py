@@ -157,8 +157,8 @@ def stop_after_last_step(folder: Path, ranks: Ranks) -> None:
 def fail_by_nan(folder: Path, ranks: Ranks) -> str:
     """NaN in one process ends both, and rank 0 reports what the other process found."""
 
-    def make(spec: TrainSpec) -> nn.Module:
-        model = build_network(spec)
+    def make(*arguments: Any) -> nn.Module:
+        model = build_network(*arguments)
         if not ranks.is_first:
             model.layer2[0].act1 = nn.Sequential(model.layer2[0].act1, Poison(2, "forward"))
         return model
@@ -175,8 +175,8 @@ def fail_by_nan(folder: Path, ranks: Ranks) -> str:
 def fail_by_drift(folder: Path, ranks: Ranks) -> str:
     """Weights that differ between processes are an error."""
 
-    def make(spec: TrainSpec) -> nn.Module:
-        return build_network(spec.replace(seed=ranks.rank))
+    def make(spec: TrainSpec, *arguments: Any) -> nn.Module:
+        return build_network(spec.replace(seed=ranks.rank), *arguments)
 
     building.build_network = make
     try:
