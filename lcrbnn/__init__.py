@@ -78,6 +78,12 @@ _RENAMED = {
 __all__ = ["__version__", *_LAZY_EXPORTS]
 
 
+def _find_closest_names(name: str) -> str:
+    from difflib import get_close_matches
+
+    return ", ".join(get_close_matches(name, _LAZY_EXPORTS, n=3, cutoff=0))
+
+
 def __getattr__(name: str) -> Any:
     """Return a public name from its module. For a renamed name, raise AttributeError with the new name."""
     if name in _RENAMED:
@@ -88,7 +94,7 @@ def __getattr__(name: str) -> Any:
             raise ImportError(message, name=__name__)
         raise AttributeError(message)
     if name not in _LAZY_EXPORTS:
-        raise AttributeError(f"lcrbnn has no name {name!r}; there are {', '.join(_LAZY_EXPORTS)}")
+        raise AttributeError(f"lcrbnn has no name {name!r}; the closest are {_find_closest_names(name)}")
     module_name, _, attribute = _LAZY_EXPORTS[name].partition(":")
     module = import_module(module_name)
     return module if module_name == f"lcrbnn.{name}" else getattr(module, attribute or name)

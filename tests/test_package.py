@@ -53,7 +53,7 @@ def test_zoo_is_a_module_that_loads_networks() -> None:
 
 
 def test_unknown_name_error_lists_the_public_names() -> None:
-    with pytest.raises(AttributeError, match="lcrbnn has no name 'Retantion'; there are BinaryConv2d, "):
+    with pytest.raises(AttributeError, match="lcrbnn has no name 'Retantion'; the closest are Retention, "):
         lcrbnn.Retantion  # noqa: B018  # the access is the test
     assert not hasattr(lcrbnn, "Retantion")
 

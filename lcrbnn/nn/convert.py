@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -159,8 +160,10 @@ def _find_skipped_layers(names: list[str], skip: Iterable[str] | None) -> set[st
     for pattern in check_name_list(skip, "skip"):
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
+            closest_names = get_close_matches(pattern, names, n=3, cutoff=0) or names[:3]
             raise InputError(
-                f"skip pattern {pattern!r} matches no convolution or linear layer; there are {', '.join(names)}"
+                f"skip pattern {pattern!r} matches none of the {len(names)} convolutions and linear layers; the "
+                f"closest names are {', '.join(closest_names)} (model.named_modules() lists all)"
             )
         skipped_names.update(matches)
     return skipped_names

@@ -179,11 +179,10 @@ def _read_custom_thresholds(name: str, layer: BinaryLayer, channels: int) -> np.
     assert layer.input_binarizer is not None
     class_name, thresholds = type(layer.input_binarizer).__name__, layer.input_binarizer.thresholds()
     if thresholds is None:
-        known_names = ", ".join(class_name.__name__ for class_name in SIGN_RULES)
         raise_export_error(
             name,
-            f"the thresholds of {class_name} are unknown: it has no method `thresholds`, and the known types are "
-            f"{known_names}",
+            f"the thresholds of {class_name} are unknown: give the class a method `thresholds` that returns the input "
+            "value from which the sign is +1 (docs/adding-a-method.md)",
         )
     if thresholds.dim() > 1 or thresholds.numel() not in (1, channels):
         raise_export_error(
