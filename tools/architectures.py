@@ -31,7 +31,7 @@ from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.errors import InputError, RunFailed
 from lcrbnn.nn.layers import BinaryLayer
 from lcrbnn.nn.model_hooks import iter_binary_layers

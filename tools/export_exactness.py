@@ -38,7 +38,7 @@ from lcrbnn.deploy.export.compare_outputs import (
     trace_mismatches,
 )
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.errors import InputError
 from lcrbnn.nn.model_hooks import fit_output_shapes
 from lcrbnn.nn.models.model_registry import MODELS, create_model

@@ -152,7 +152,7 @@ def test_invalid_regularizers_are_rejected() -> None:
 def test_exported_layer_contains_its_norm() -> None:
     from lcrbnn.deploy.engine.reference import run_reference
     from lcrbnn.deploy.export.export_model import export_model
-    from lcrbnn.deploy.export.torch_activations import to_channels_last
+    from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
     from tests.deploy.export.random_networks import describe_input, randomize_parameters
 
     images = torch.randn(4, 3, 8, 8)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lcrbnn.deploy.export.export_model import ModelInput, convert_network
-from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes
-from lcrbnn.deploy.export.graph_builder import ExportError, GraphBuilder, NodeBuilder
+from lcrbnn.deploy.export.graph.fold_batch_norm import fold_affine_nodes
+from lcrbnn.deploy.export.graph.graph_builder import ExportError, GraphBuilder, NodeBuilder
 from lcrbnn.deploy.export.module_rules import export_module
 from lcrbnn.deploy.export.problem_collector import CheckedCall, ProblemCollector, describe_problem, make_value
 from lcrbnn.errors import InputError

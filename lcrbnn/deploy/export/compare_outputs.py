@@ -20,9 +20,9 @@ from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.graph import BnnModel, Node
 from lcrbnn.deploy.engine.operators import OPERATORS, find_version_2_feature, infer_shapes
 from lcrbnn.deploy.engine.runtime import Engine
-from lcrbnn.deploy.export.adjust_rounding import ELEMENTWISE_OPS, SELECTION_OPS
-from lcrbnn.deploy.export.graph_builder import channels_first_index
-from lcrbnn.deploy.export.torch_activations import (
+from lcrbnn.deploy.export.graph.adjust_rounding import ELEMENTWISE_OPS, SELECTION_OPS
+from lcrbnn.deploy.export.graph.graph_builder import channels_first_index
+from lcrbnn.deploy.export.graph.torch_activations import (
     RecordedActivations,
     find_torch_value,
     record_activations,

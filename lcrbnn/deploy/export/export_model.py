@@ -14,12 +14,12 @@ from lcrbnn.data.datasets import DataSet
 from lcrbnn.deploy.engine.attributes import IntegerAttribute
 from lcrbnn.deploy.engine.graph import BnnModel, ModelOutput, Node
 from lcrbnn.deploy.engine.operators import infer_shapes
-from lcrbnn.deploy.export.adjust_rounding import adjust_rounding
-from lcrbnn.deploy.export.arithmetic_rules import describe_shape
-from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes, round_to_float32
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, NodeBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.linear_rules import export_matrix_product
+from lcrbnn.deploy.export.graph.adjust_rounding import adjust_rounding
+from lcrbnn.deploy.export.graph.fold_batch_norm import fold_affine_nodes, round_to_float32
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, NodeBuilder, Value, raise_export_error
 from lcrbnn.deploy.export.module_rules import export_module
+from lcrbnn.deploy.export.rules.arithmetic_rules import describe_shape
+from lcrbnn.deploy.export.rules.linear_rules import export_matrix_product
 from lcrbnn.errors import InputError
 from lcrbnn.nn.layers import BinaryConv2d
 from lcrbnn.nn.methods.binarizer import Method

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from lcrbnn.deploy.export.alternatives import find_alternatives
-from lcrbnn.deploy.export.batch_size import BatchSize
-from lcrbnn.deploy.export.constant_calls import call_with_constants
-from lcrbnn.deploy.export.function_rules import FUNCTIONS, find_values
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.batch_size import BatchSize
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.rules.constant_calls import call_with_constants
+from lcrbnn.deploy.export.rules.function_rules import FUNCTIONS, find_values
 from lcrbnn.errors import InputError
 
 # Attributes of a tensor that a forward may read. All other attributes of a proxy are methods.

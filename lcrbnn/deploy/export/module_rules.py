@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from lcrbnn.deploy.export.activation_rules import LayerRule
 from lcrbnn.deploy.export.alternatives import find_alternatives
 from lcrbnn.deploy.export.fx_tracing import trace_forward
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layer_rules import LAYER_RULES
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.rules.activation_rules import LayerRule
+from lcrbnn.deploy.export.rules.layer_rules import LAYER_RULES
 from lcrbnn.deploy.export.transformer_rules import TRANSFORMER_RULES
 from lcrbnn.nn.models.blocks import DoubleBlock, PadChannels, PlainBlock, SingleBlock
 from lcrbnn.nn.models.network import Network

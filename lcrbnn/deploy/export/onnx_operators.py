@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from lcrbnn.deploy.engine.graph import Node
-from lcrbnn.deploy.export.layouts import Shape
+from lcrbnn.deploy.export.graph.layouts import Shape
 
 TO_CHANNELS_LAST, TO_CHANNELS_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 

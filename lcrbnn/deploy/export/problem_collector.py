@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_aggregate
 
-from lcrbnn.deploy.export.batch_size import insert_batch_size
 from lcrbnn.deploy.export.export_model import explain_unexportable_method
-from lcrbnn.deploy.export.graph_builder import ExportError, GraphBuilder, NodeBuilder, Value
-from lcrbnn.deploy.export.layouts import Layout
+from lcrbnn.deploy.export.graph.batch_size import insert_batch_size
+from lcrbnn.deploy.export.graph.graph_builder import ExportError, GraphBuilder, NodeBuilder, Value
+from lcrbnn.deploy.export.graph.layouts import Layout
 from lcrbnn.errors import InputError
 from lcrbnn.nn.layers import BinaryLayer
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.arithmetic_rules import add_values
-from lcrbnn.deploy.export.attention_rules import export_attention, make_score_mask
-from lcrbnn.deploy.export.function_rules import FUNCTIONS
 from lcrbnn.deploy.export.fx_tracing import ModuleExporter
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.linear_rules import export_matrix_product
-from lcrbnn.deploy.export.reduction_rules import export_mean
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.rules.arithmetic_rules import add_values
+from lcrbnn.deploy.export.rules.attention_rules import export_attention, make_score_mask
+from lcrbnn.deploy.export.rules.function_rules import FUNCTIONS
+from lcrbnn.deploy.export.rules.linear_rules import export_matrix_product
+from lcrbnn.deploy.export.rules.reduction_rules import export_mean
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 from lcrbnn.nn.layers import BinaryLayer
 
 

@@ -175,7 +175,7 @@ class ActivationBinarizer(Binarizer):
         """Return the smallest inputs with sign +1 in evaluation, one per channel or one for all. None means unknown.
 
         Only the exporter calls this. The thresholds of the package's own methods are in
-        `lcrbnn/deploy/export/sign_rules.py`.
+        `lcrbnn/deploy/export/binary_layers/sign_rules.py`.
         """
         return None
 

@@ -9,7 +9,7 @@ import torch
 from lcrbnn.deploy.benchmark.runtimes import RUNTIMES
 from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.export.compare_outputs import compare_layers, run_node_with_reference
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.errors import InputError
 from tests.deploy.export.test_operators import make_images
 from tests.deploy.export.test_whole_networks import make_random_network

@@ -20,7 +20,7 @@ from lcrbnn.deploy.export.compare_outputs import (
     run_node_with_reference,
 )
 from lcrbnn.deploy.export.export_model import export_model
-from lcrbnn.deploy.export.torch_activations import record_activations
+from lcrbnn.deploy.export.graph.torch_activations import record_activations
 from lcrbnn.nn.layers import BinaryConv2d
 from lcrbnn.nn.methods.binarizer import Method
 from lcrbnn.nn.methods.method_registry import get_method

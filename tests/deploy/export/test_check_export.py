@@ -14,7 +14,7 @@ import lcrbnn
 from lcrbnn.deploy.export.alternatives import MAX_ALTERNATIVES, find_alternatives
 from lcrbnn.deploy.export.check_export import NETWORK_NAME
 from lcrbnn.deploy.export.export_model import ModelInput, explain_unexportable_method, export_model
-from lcrbnn.deploy.export.graph_builder import ExportError
+from lcrbnn.deploy.export.graph.graph_builder import ExportError
 from lcrbnn.deploy.export.module_rules import MODULE_RULES
 from lcrbnn.deploy.export.problem_collector import EXPORTABLE_METHODS
 from lcrbnn.errors import InputError

@@ -11,7 +11,7 @@ from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import export_model
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.nn.models.model_registry import MODELS
 from tests.deploy.export.random_networks import EXPORTABLE_METHODS, METHOD_IDS, describe_input, randomize_parameters
 

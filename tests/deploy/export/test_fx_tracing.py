@@ -17,8 +17,8 @@ from lcrbnn import InputError, Retention, binarize
 from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
-from lcrbnn.deploy.export.function_rules import FUNCTIONS
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
+from lcrbnn.deploy.export.rules.function_rules import FUNCTIONS
 from tests.deploy.export.random_networks import randomize_parameters
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.errors import InputError
 
 OVERWRITTEN_MESSAGE = "it reads a map that '.*' may have overwritten through another view"

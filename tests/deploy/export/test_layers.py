@@ -10,13 +10,13 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn import BinaryConv2d, BinaryLinear, InputError
 from lcrbnn.deploy.engine.reference import run_reference
-from lcrbnn.deploy.export.activation_levels import ACTIVATION_LEVELS
+from lcrbnn.deploy.export.binary_layers.activation_levels import ACTIVATION_LEVELS
+from lcrbnn.deploy.export.binary_layers.sign_rules import DOREFA_THRESHOLD, SIGN_RULES
 from lcrbnn.deploy.export.export_model import ModelInput, explain_unexportable_method, export_model
-from lcrbnn.deploy.export.fold_batch_norm import fold_affine_nodes
-from lcrbnn.deploy.export.graph_builder import GraphBuilder
+from lcrbnn.deploy.export.graph.fold_batch_norm import fold_affine_nodes
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.deploy.export.module_rules import export_module
-from lcrbnn.deploy.export.sign_rules import DOREFA_THRESHOLD, SIGN_RULES
-from lcrbnn.deploy.export.torch_activations import to_channels_last
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer, BinaryTensor
 from lcrbnn.nn.methods.dorefa import DorefaActivation
 from lcrbnn.nn.methods.method_registry import METHODS

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lcrbnn.deploy.engine.bnn_file import to_bytes
 from lcrbnn.deploy.engine.reference import run_reference
 from lcrbnn.deploy.engine.runtime import Engine
-from lcrbnn.deploy.export.activation_levels import find_steps
+from lcrbnn.deploy.export.binary_layers.activation_levels import find_steps
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLinear
 from lcrbnn.nn.methods.binarizer import Method

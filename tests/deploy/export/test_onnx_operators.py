@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from lcrbnn import binarize
 from lcrbnn.deploy.engine import reference
 from lcrbnn.deploy.engine.operators import OPERATORS
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 from lcrbnn.deploy.export.onnx_operators import ONNX_RULES_2
 from lcrbnn.deploy.export.onnx_writer import ONNX_RULES, name_onnx_outputs, to_onnx
-from lcrbnn.deploy.export.torch_activations import to_channels_last
 from tests.deploy.export.random_networks import randomize_parameters
 from tests.deploy.export.test_operators import ACTIVATIONS, FUNCTIONS, LAYERS, SHAPES, make_images, randomize
 from tests.deploy.export.test_whole_networks import NETWORKS, make_random_network

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.layouts import Layout, find_reorderings
+from lcrbnn.deploy.export.graph.layouts import Layout, find_reorderings
 from lcrbnn.errors import InputError
 from tests.deploy.export.torch_comparison import assert_export_equals_torch
 

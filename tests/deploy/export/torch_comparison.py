@@ -15,7 +15,7 @@ from lcrbnn.deploy.engine.graph import BnnModel
 from lcrbnn.deploy.engine.operators import list_outputs
 from lcrbnn.deploy.engine.runtime import Engine
 from lcrbnn.deploy.export.export_model import ModelInput, export_model
-from lcrbnn.deploy.export.torch_activations import to_channels_last
+from lcrbnn.deploy.export.graph.torch_activations import to_channels_last
 
 TOLERANCE = 1e-4  # relative to the largest output
 

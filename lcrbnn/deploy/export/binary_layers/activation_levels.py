@@ -13,8 +13,8 @@ import torch
 
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.sign_rules import to_array
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
 from lcrbnn.nn.methods.abcnet import AbcActivation
 from lcrbnn.nn.methods.adabin import AdabinActivation
 from lcrbnn.nn.methods.binarizer import ActivationBinarizer

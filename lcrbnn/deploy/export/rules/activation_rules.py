@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, multiply_values
-from lcrbnn.deploy.export.channel_rows import find_channel_rows
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import find_channel_rows
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow, multiply_values
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 from lcrbnn.nn.models.blocks import Maxout, RPReLU
 
 LayerRule = Callable[[GraphBuilder, str, Any, Value], Any]

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.batch_size import BATCH_SIZE, BatchSize, insert_batch_size
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL, Layout, simplify_layout
+from lcrbnn.deploy.export.graph.batch_size import BATCH_SIZE, BatchSize, insert_batch_size
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import FILL, Layout, simplify_layout
 from lcrbnn.nn.models.blocks import Subsample
 
 BATCH_SIZES = (2, 3)  # each function runs for both, which shows whether it keeps the images apart

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lcrbnn.deploy.export.graph_builder import NodeBuilder, find_consumers, raise_export_error
+from lcrbnn.deploy.export.graph.graph_builder import NodeBuilder, find_consumers, raise_export_error
 
 FOLDING_OPS = ("conv", "bconv", "wconv")  # operators that a batch norm can be folded into
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lcrbnn.deploy.export.channel_rows import ChannelRows, match_channel_rows
-from lcrbnn.deploy.export.constant_calls import make_constant
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout
-from lcrbnn.deploy.export.sign_rules import to_array
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import ChannelRows, match_channel_rows
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import Layout
+from lcrbnn.deploy.export.rules.constant_calls import make_constant
 
 FunctionRow = tuple[tuple[Any, ...], Callable[..., Any]]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from lcrbnn.deploy.export.activation_rules import ACTIVATION_MODULES, LayerRule
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value
-from lcrbnn.deploy.export.linear_rules import LINEAR_MODULES
-from lcrbnn.deploy.export.norm_rules import NORM_MODULES
-from lcrbnn.deploy.export.padding_rules import PADDING_MODULES
-from lcrbnn.deploy.export.pooling_rules import POOLING_MODULES
-from lcrbnn.deploy.export.view_rules import VIEW_MODULES
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value
+from lcrbnn.deploy.export.rules.activation_rules import ACTIVATION_MODULES, LayerRule
+from lcrbnn.deploy.export.rules.linear_rules import LINEAR_MODULES
+from lcrbnn.deploy.export.rules.norm_rules import NORM_MODULES
+from lcrbnn.deploy.export.rules.padding_rules import PADDING_MODULES
+from lcrbnn.deploy.export.rules.pooling_rules import POOLING_MODULES
+from lcrbnn.deploy.export.rules.view_rules import VIEW_MODULES
 
 
 def _export_nothing(builder: GraphBuilder, name: str, module: nn.Module, x: Value) -> Value:

@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout, simplify_layout
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import Layout, simplify_layout
 
 
 @dataclass(frozen=True)

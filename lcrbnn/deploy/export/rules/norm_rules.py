@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
-from lcrbnn.deploy.export.channel_rows import ChannelRows, find_channel_rows
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import ChannelRows, find_channel_rows
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.rules.activation_rules import LayerRule, require_map
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 
 MAX_L2_EPS = 1e-8  # of F.normalize: a larger one would change the result visibly
 FLOAT32_EPS = float(torch.finfo(torch.float32).eps)  # the eps of an RMS norm without eps

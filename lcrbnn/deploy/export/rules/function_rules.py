@@ -7,16 +7,16 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from lcrbnn.deploy.export.activation_rules import ACTIVATION_ROWS
-from lcrbnn.deploy.export.arithmetic_rules import ARITHMETIC_ROWS, FunctionRow
-from lcrbnn.deploy.export.attention_rules import MATRIX_ROWS
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value
-from lcrbnn.deploy.export.linear_rules import LINEAR_ROWS
-from lcrbnn.deploy.export.norm_rules import NORM_ROWS
-from lcrbnn.deploy.export.padding_rules import PADDING_ROWS
-from lcrbnn.deploy.export.pooling_rules import POOLING_ROWS
-from lcrbnn.deploy.export.reduction_rules import REDUCTION_ROWS
-from lcrbnn.deploy.export.view_rules import VIEW_ROWS
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value
+from lcrbnn.deploy.export.rules.activation_rules import ACTIVATION_ROWS
+from lcrbnn.deploy.export.rules.arithmetic_rules import ARITHMETIC_ROWS, FunctionRow
+from lcrbnn.deploy.export.rules.attention_rules import MATRIX_ROWS
+from lcrbnn.deploy.export.rules.linear_rules import LINEAR_ROWS
+from lcrbnn.deploy.export.rules.norm_rules import NORM_ROWS
+from lcrbnn.deploy.export.rules.padding_rules import PADDING_ROWS
+from lcrbnn.deploy.export.rules.pooling_rules import POOLING_ROWS
+from lcrbnn.deploy.export.rules.reduction_rules import REDUCTION_ROWS
+from lcrbnn.deploy.export.rules.view_rules import VIEW_ROWS
 
 # A rule takes the builder, the name of the node, and the arguments of the function, with maps replaced by Values.
 FunctionRule = Callable[..., Any]

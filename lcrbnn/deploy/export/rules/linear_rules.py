@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
-from lcrbnn.deploy.export.binary_layer_rules import export_binary_conv, export_binary_linear
-from lcrbnn.deploy.export.channel_rows import ChannelRows, find_channel_rows
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL
-from lcrbnn.deploy.export.padding_rules import pad_map
-from lcrbnn.deploy.export.pooling_rules import check_sequence
-from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.binary_layers.binary_layer_rules import export_binary_conv, export_binary_linear
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import ChannelRows, find_channel_rows
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import FILL
+from lcrbnn.deploy.export.rules.activation_rules import LayerRule, require_map
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow
+from lcrbnn.deploy.export.rules.padding_rules import pad_map
+from lcrbnn.deploy.export.rules.pooling_rules import check_sequence
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLinear
 from lcrbnn.nn.models.network import Conv2d
 

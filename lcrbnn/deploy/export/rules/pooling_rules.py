@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lcrbnn.deploy.export.activation_rules import LayerRule, make_module_function, require_map
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, multiply_values
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.padding_rules import pad_map
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.rules.activation_rules import LayerRule, make_module_function, require_map
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow, multiply_values
+from lcrbnn.deploy.export.rules.padding_rules import pad_map
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 
 Pool = nn.MaxPool2d | nn.AvgPool2d
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from torch import Tensor
 
-from lcrbnn.deploy.export.layouts import Layout, Shape, find_reorderings, make_standard_layout
+from lcrbnn.deploy.export.graph.layouts import Layout, Shape, find_reorderings, make_standard_layout
 from lcrbnn.errors import InputError
 
 TorchFunction = Callable[[Tensor], Tensor]

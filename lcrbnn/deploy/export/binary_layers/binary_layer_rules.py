@@ -11,17 +11,17 @@ from torch import Tensor
 
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
-from lcrbnn.deploy.export.channel_rows import ChannelRows
-from lcrbnn.deploy.export.graph_builder import (
+from lcrbnn.deploy.export.binary_layers.multi_level_rules import export_sum_of_products, has_several_levels
+from lcrbnn.deploy.export.binary_layers.sign_rules import SIGN_RULES, to_array
+from lcrbnn.deploy.export.graph.channel_rows import ChannelRows
+from lcrbnn.deploy.export.graph.graph_builder import (
     GraphBuilder,
     SlidingWindow,
     TorchFunction,
     Value,
     raise_export_error,
 )
-from lcrbnn.deploy.export.layouts import Layout, make_standard_layout
-from lcrbnn.deploy.export.multi_level_rules import export_sum_of_products, has_several_levels
-from lcrbnn.deploy.export.sign_rules import SIGN_RULES, to_array
+from lcrbnn.deploy.export.graph.layouts import Layout, make_standard_layout
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 

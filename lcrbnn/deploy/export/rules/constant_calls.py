@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lcrbnn.deploy.export.batch_size import BatchSize, insert_batch_size
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout
-from lcrbnn.deploy.export.sign_rules import to_array
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.batch_size import BatchSize, insert_batch_size
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import Layout
 
 BATCH_SIZES = (2, 3)
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lcrbnn.deploy.export.activation_rules import LayerRule, require_map
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import FILL
+from lcrbnn.deploy.export.rules.activation_rules import LayerRule, require_map
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 from lcrbnn.nn.models.blocks import PadChannels
 
 

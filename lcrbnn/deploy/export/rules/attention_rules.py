@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lcrbnn.deploy.export.activation_rules import export_softmax
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, add_values, describe_shape, multiply_values
-from lcrbnn.deploy.export.constant_calls import make_constant
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout, find_reorderings, simplify_layout
-from lcrbnn.deploy.export.linear_rules import export_matrix_product
-from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import Layout, find_reorderings, simplify_layout
+from lcrbnn.deploy.export.rules.activation_rules import export_softmax
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow, add_values, describe_shape, multiply_values
+from lcrbnn.deploy.export.rules.constant_calls import make_constant
+from lcrbnn.deploy.export.rules.linear_rules import export_matrix_product
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 
 MASKED_SCORE = -1e30  # instead of -inf: its softmax is 0 too
 

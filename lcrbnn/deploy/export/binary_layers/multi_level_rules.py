@@ -21,11 +21,11 @@ from torch import Tensor
 
 from lcrbnn.deploy.engine.bits import pack_signs
 from lcrbnn.deploy.engine.graph import PackedSigns
-from lcrbnn.deploy.export.activation_levels import ACTIVATION_LEVELS, ActivationLevels, SignBase
-from lcrbnn.deploy.export.channel_rows import ChannelRows
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import Layout, Shape, make_standard_layout
-from lcrbnn.deploy.export.sign_rules import to_array
+from lcrbnn.deploy.export.binary_layers.activation_levels import ACTIVATION_LEVELS, ActivationLevels, SignBase
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import ChannelRows
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import Layout, Shape, make_standard_layout
 from lcrbnn.nn.layers import BinaryConv2d, BinaryLayer
 from lcrbnn.nn.methods.binarizer import BinaryTensor
 

@@ -16,7 +16,7 @@ import torch
 
 from lcrbnn.deploy.engine.graph import BnnModel, Node
 from lcrbnn.deploy.engine.reference import compute_signs, compute_values
-from lcrbnn.deploy.export.graph_builder import NodeBuilder, find_consumers, raise_export_error
+from lcrbnn.deploy.export.graph.graph_builder import NodeBuilder, find_consumers, raise_export_error
 
 ELEMENTWISE_OPS = (
     "affine",

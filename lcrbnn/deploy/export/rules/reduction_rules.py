@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lcrbnn.deploy.export.arithmetic_rules import FunctionRow, describe_shape, multiply_values
-from lcrbnn.deploy.export.channel_rows import check_axis
-from lcrbnn.deploy.export.constant_calls import make_constant
-from lcrbnn.deploy.export.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
-from lcrbnn.deploy.export.layouts import FILL, Layout, simplify_layout
-from lcrbnn.deploy.export.padding_rules import export_pad_channels
-from lcrbnn.deploy.export.sign_rules import to_array
-from lcrbnn.deploy.export.view_rules import select_elements
+from lcrbnn.deploy.export.binary_layers.sign_rules import to_array
+from lcrbnn.deploy.export.graph.channel_rows import check_axis
+from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, SlidingWindow, Value, raise_export_error
+from lcrbnn.deploy.export.graph.layouts import FILL, Layout, simplify_layout
+from lcrbnn.deploy.export.rules.arithmetic_rules import FunctionRow, describe_shape, multiply_values
+from lcrbnn.deploy.export.rules.constant_calls import make_constant
+from lcrbnn.deploy.export.rules.padding_rules import export_pad_channels
+from lcrbnn.deploy.export.rules.view_rules import select_elements
 from lcrbnn.nn.models.blocks import PadChannels
 
 
