@@ -85,6 +85,12 @@ struct Plan {
 // With `fuse`, elementwise nodes become steps of the stage before them. With `keep`, every value is written and kept.
 bool make_plan(const Graph&, const std::vector<NodeData>&, bool fuse, bool keep, Plan&, Error&);
 
+// Assigns offsets in the order of first use; each buffer takes the first gap between the buffers in use.
+bool place_buffers(Plan&, Error&);
+
+// Computes the bytes of the buffers of one worker, which are the largest that a stage needs.
+void size_tiles(const Graph&, const std::vector<NodeData>&, Plan&);
+
 // Computes integer limits for the bits of a stage; changes nothing if limits would not be exact.
 void integer_limits(const Graph&, const std::vector<NodeData>&, Stage&, uint64_t& budget);
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -189,6 +190,7 @@ POOLING_MODULES: dict[type[nn.Module], LayerRule] = {
 
 
 def _make_max_pool(
+    pool_class: type[nn.MaxPool1d] | type[nn.MaxPool2d],
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
@@ -196,30 +198,20 @@ def _make_max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> nn.Module:
-    return nn.MaxPool2d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
-
-
-def _make_max_pool_1d(
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> nn.Module:
-    return nn.MaxPool1d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+    """Return the module of a function call. The functions have another order of arguments than the modules."""
+    return pool_class(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
 
 POOLING_ROWS: list[FunctionRow] = [
     *(
         ((target,), make_module_function(make_module, POOLING_MODULES))
         for target, make_module in (
-            (F.max_pool2d, _make_max_pool),
-            (torch.max_pool2d, _make_max_pool),
+            (F.max_pool2d, partial(_make_max_pool, nn.MaxPool2d)),
+            (torch.max_pool2d, partial(_make_max_pool, nn.MaxPool2d)),
             (F.avg_pool2d, nn.AvgPool2d),
             (F.adaptive_avg_pool2d, nn.AdaptiveAvgPool2d),
             (F.adaptive_max_pool2d, nn.AdaptiveMaxPool2d),
-            (F.max_pool1d, _make_max_pool_1d),
+            (F.max_pool1d, partial(_make_max_pool, nn.MaxPool1d)),
             (F.avg_pool1d, nn.AvgPool1d),
             (F.adaptive_avg_pool1d, nn.AdaptiveAvgPool1d),
             (F.adaptive_max_pool1d, nn.AdaptiveMaxPool1d),
