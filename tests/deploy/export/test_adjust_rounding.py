@@ -10,9 +10,9 @@ from torch import Tensor, nn
 import lcrbnn
 from lcrbnn import BinaryConv2d, InputError
 from lcrbnn.deploy.engine.reference import compute_signs, compute_values
-from lcrbnn.deploy.export.graph import adjust_rounding as rounding
 from lcrbnn.deploy.export.binary_layers.binary_layer_rules import scale_sums
 from lcrbnn.deploy.export.export_model import export_model
+from lcrbnn.deploy.export.graph import adjust_rounding as rounding
 from lcrbnn.deploy.export.graph.fold_batch_norm import fold_affine_nodes, round_to_float32
 from lcrbnn.deploy.export.graph.graph_builder import GraphBuilder, NodeBuilder
 from lcrbnn.deploy.export.graph.torch_activations import record_activations, to_channels_last

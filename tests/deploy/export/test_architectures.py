@@ -1,6 +1,6 @@
 """Architectures written for plain PyTorch: the check before training agrees with the export, the engine with PyTorch.
 
-`python -m tools.architectures` compares all of them, with three methods. Here are a few.
+`python -m tools.architectures` compares all of them, with four methods. Here are a few.
 """
 
 from __future__ import annotations

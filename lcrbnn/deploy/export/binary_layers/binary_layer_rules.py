@@ -65,7 +65,8 @@ def _export_binary_layer(
     binary_weight = layer.binarize_weight()
     if has_several_levels(layer, binary_weight):
         return export_sum_of_products(builder, name, layer, input_rows, window, layout, shape)
-    _check_weight_levels(name, layer, binary_weight)
+    if binary_weight.non_binary_reason:
+        raise_export_error(name, f"{layer.method.name}: {binary_weight.non_binary_reason}")
     signs = to_array(binary_weight.signs)
     rows = input_rows.reorder(signs) if signs.ndim == 2 else signs.transpose(0, 2, 3, 1).reshape(len(signs), -1)
     a, spatial = _split_scale(binary_weight.scale, shape, name)
@@ -92,21 +93,6 @@ def _export_binary_layer(
     if binarizer is not None:
         value.node.torch_sign = lambda y: binarizer(y).signs
     return value
-
-
-def _check_weight_levels(name: str, layer: BinaryLayer, binary_weight: BinaryTensor) -> None:
-    """Raise InputError unless each weight is a sign times a scale."""
-    method = layer.method.name
-    if binary_weight.num_bases != 1:
-        raise_export_error(
-            name, f"{method} has {binary_weight.num_bases} binary bases per weight, but the format has 1"
-        )
-    if binary_weight.offset is not None:
-        raise_export_error(
-            name, f"{method} has two levels that are not symmetric around 0, but the format has -1 and +1 times a scale"
-        )
-    if binary_weight.non_binary_reason:
-        raise_export_error(name, f"{method}: {binary_weight.non_binary_reason}")
 
 
 def scale_sums(layer: BinaryLayer) -> TorchFunction:
