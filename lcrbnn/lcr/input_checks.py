@@ -78,13 +78,13 @@ def find_excluded_spans(spans: Sequence[Span], one_signed_ports: Sequence[Module
 
 
 def describe_one_signed_maps(ports: Sequence[ModulePort], excluded_blocks: Sequence[str]) -> str:
-    """Return a warning for ports whose maps have only one sign."""
-    places = ", ".join(str(port) for port in ports)
+    """Return a warning that names the modules whose feature maps have only one sign."""
+    modules = ", ".join(repr(name) for name in dict.fromkeys(port.module for port in ports))
     blocks = ", ".join(repr(name) for name in excluded_blocks)
-    effect = f"The sigma ratios of {blocks} are NaN and these add nothing to the loss. " if excluded_blocks else ""
+    effect = f"The sigma ratios of {blocks} are NaN, and LCR has no effect there. " if excluded_blocks else ""
     return (
-        f"after binarization, the feature map at {places} has only one sign: it is the same for every image, so "
-        f"Retention cannot compare it. {effect}A binary layer after a ReLU has no negative inputs: replace the ReLU by "
+        f"after binarization, the feature maps at {modules} have only one sign. They are the same for every image, so "
+        f"LCR cannot compare them. {effect}A binary layer after a ReLU has no negative inputs: replace the ReLU by "
         "Hardtanh or PReLU, or add a batch norm directly before the layer (docs/method.md)"
     )
 

@@ -73,7 +73,7 @@ def test_maps_with_one_sign_give_one_warning() -> None:
     model = BinaryConvNet(F.relu)
     retention = Retention(model, blocks=["b", "c"])
     model(IMAGES[:16])
-    with pytest.warns(UserWarning, match=r"the feature map at the input of 'b', the input of 'c' has only one sign"):
+    with pytest.warns(UserWarning, match=r"the feature maps at 'b', 'c' have only one sign"):
         retention.loss()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

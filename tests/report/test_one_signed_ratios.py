@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "relu" / "seed-0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        spec = SMALL.replace(model="resnet20-relu", method="irnet", lcr_weight=1.0, epochs=1)
+        spec = SMALL.replace(model="resnet20-relu", method="irnet", lcr_weight=1.0, epochs=1, lr=1e-6)
         return train_small_run(path, spec, RunOptions(device="cpu", step_mode="eager"))
 
 

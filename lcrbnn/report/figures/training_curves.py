@@ -186,7 +186,8 @@ def draw_training_curves(groups: Sequence[CurveGroup], path: Path) -> None:
                 _draw_curves(panels[num_panels - k], group.curves_of_ratio(k), color, "-")
         for k in range(1, num_panels + 1):
             if not any(group.curves_of_ratio(k) for group in groups):
-                panels[num_panels - k].annotate(NOT_AVAILABLE, (0.5, 0.5), xycoords="axes fraction", ha="center")
+                panels[num_panels - k].annotate(NOT_AVAILABLE, (0.5, 0.75), xycoords="axes fraction", ha="center")
+                panels[num_panels - k].set_xticks([])
         if max(group.largest_ratio for group in groups) > LOG_SCALE_FROM:
             panels[0].set_yscale("log", nonpositive="clip")
             panels[0].set_ylim(bottom=max(panels[0].get_ylim()[0], LOG_SCALE_MINIMUM))
